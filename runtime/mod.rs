@@ -1,6 +1,16 @@
 //! The machine: it carries operations to the kernel and back, and knows no single operation.
 
+mod config;
+mod diagnose;
 mod entry;
+mod error;
+mod facts;
+mod opcode;
 pub(crate) mod ring;
 
+pub use config::{Config, RingMode};
+pub use diagnose::{Diagnosis, diagnose, is_supported};
 pub use entry::Entry;
+pub use error::BuildError;
+pub use opcode::Opcode;
+pub use ring::setup::Setup;

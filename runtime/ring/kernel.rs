@@ -1,0 +1,423 @@
+//! The kernel's ring: the one place that names the `io-uring` crate's ring and makes its system calls.
+//!
+//! The crate maps the queues and moves entries through them. Two things are done here instead. The enter: the
+//! crate keeps a registered ring descriptor in a value it makes anew for each submit, and asks for deferred work
+//! only if it sees some, so both would be lost. And nothing is hidden: `EINTR`, `EAGAIN`, `EBUSY` and a short
+//! submit are facts that the driver answers, once, for everybody.
+//!
+//! Invariants: I1 ownership and I2 address are what [`KernelRing::push`] asks of its caller; I5 shutdown is its
+//! caller's too, since dropping the ring unmaps it while the kernel may still hold memory; I6 thread is kept by
+//! the ring being neither `Send` nor `Sync`; I7 bound by an assertion on the free entries.
+
+#![allow(unsafe_code, reason = "memory shared with the kernel, and the io_uring system calls")]
+
+use std::ffi::{c_long, c_ulong, c_void};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, Probe, squeue};
+
+use super::attempt::attempt;
+use super::setup::{self, Setup, Size};
+use super::{Cqe, Wait};
+use crate::runtime::config::{CPUS_MAX, Config};
+use crate::runtime::entry::Entry;
+use crate::runtime::error::{BuildError, Demand};
+use crate::runtime::opcode::{Opcode, OpcodeSet};
+
+/// `IORING_REGISTER_RING_FDS` and its counterpart (`include/uapi/linux/io_uring.h`), which the crate keeps to itself.
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+const REGISTER_IOWQ_AFF: u32 = 17;
+
+/// The longest wait asked of the kernel at once; the driver comes back for more. About 31 years.
+const WAIT_MAX: Duration = Duration::from_secs(1_000_000_000);
+
+const _: () = assert!(size_of::<Entry>() == size_of::<squeue::Entry>(), "an entry is as large as the crate's");
+const _: () = assert!(align_of::<Entry>() == align_of::<squeue::Entry>(), "an entry is aligned as the crate's");
+
+/// A ring of the kernel, used by the thread that built it.
+pub(crate) struct KernelRing {
+    ring: IoUring,
+    /// Index of the ring in the thread's table of registered rings, where it has one.
+    index: Option<u32>,
+    /// Entries pushed and not yet consumed by the kernel.
+    staged: u32,
+    entries: u32,
+    opcodes: OpcodeSet,
+    can_wait_idle: bool,
+    /// I6: with SINGLE_ISSUER the kernel refuses every other thread, and the index is this thread's.
+    thread: PhantomData<*const ()>,
+}
+
+/// The kernel's `struct io_uring_rsrc_update`, as registering a ring descriptor takes it.
+#[repr(C)]
+struct RingFdUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+impl KernelRing {
+    /// Builds the best ring that the configuration and the kernel allow, on this thread and for it, and proves that
+    /// it works with one operation that does nothing.
+    pub(crate) fn build(config: &Config) -> Result<(KernelRing, Setup), BuildError> {
+        KernelRing::build_from(setup::rungs(config.mode), config)
+    }
+
+    fn build_from(rungs: &[u32], config: &Config) -> Result<(KernelRing, Setup), BuildError> {
+        config.validate()?;
+        let asked = Size { entries: config.entries, completions: config.completions };
+        let (ring, flags) = setup::step_down(rungs, asked, open).map_err(|(least, error)| {
+            let mut doing =
+                format!("set up a ring of {} submissions and {} completions", asked.entries, asked.completions);
+            if least != asked {
+                doing += &format!(" or one of {} and {}", least.entries, least.completions);
+            }
+            BuildError::refused(Demand { doing, bytes: asked.bytes() }, error)
+        })?;
+
+        let features = setup::features(ring.params());
+        if features & setup::FEAT_NODROP == 0 {
+            return Err(BuildError::unsupported_kernel("keep every completion (IORING_FEAT_NODROP)"));
+        }
+        if features & setup::FEAT_EXT_ARG == 0 {
+            return Err(BuildError::unsupported_kernel("wait for a limited time (IORING_FEAT_EXT_ARG)"));
+        }
+        let opcodes = probe(&ring).map_err(|error| refused("ask which opcodes there are", error))?;
+        let got = Size { entries: ring.params().sq_entries(), completions: ring.params().cq_entries() };
+        let mut ring = KernelRing {
+            ring,
+            index: None,
+            staged: 0,
+            entries: got.entries,
+            opcodes,
+            can_wait_idle: features & setup::FEAT_NO_IOWAIT != 0,
+            thread: PhantomData,
+        };
+        let workers = ring.limit_workers(config)?;
+        ring.pin_workers(config)?;
+        ring.index = ring.register_descriptor();
+        ring.prove().map_err(|error| refused("complete an operation that does nothing", error))?;
+        let is_descriptor_registered = ring.index.is_some();
+        Ok((ring, Setup { flags, features, asked, got, opcodes, is_descriptor_registered, workers }))
+    }
+
+    /// Entries that can be pushed before the next enter.
+    pub(crate) fn space(&self) -> usize {
+        (self.entries - self.staged) as usize
+    }
+
+    /// Stages one entry; the kernel sees it at the next enter.
+    ///
+    /// # Safety
+    ///
+    /// I1, I2: every address in `entry`, and every descriptor, must stay valid and untouched by others, where it
+    /// is, until the final completion of this entry has been reaped.
+    ///
+    /// # Panics
+    ///
+    /// If there is no space: I7, an entry pushed over another would be lost with its memory held for ever.
+    pub(crate) unsafe fn push(&mut self, entry: &Entry) {
+        assert!(self.space() > 0, "the submission queue is full: enter the ring before pushing again");
+        // SAFETY: both types are 64 plain bytes in the kernel's order, alike in size and alignment (asserted above).
+        // Tested by `every_ring_carries_an_operation_there_and_back`.
+        let entry = unsafe { std::mem::transmute::<Entry, squeue::Entry>(*entry) };
+        let mut queue = self.ring.submission();
+        // SAFETY: I1, I2 by this function's contract. Tested by `every_ring_carries_an_operation_there_and_back`.
+        let pushed = unsafe { queue.push(&entry) };
+        assert!(pushed.is_ok(), "the submission queue has less space than was counted");
+        self.staged += 1;
+    }
+
+    /// Runs one entry at once as a plain call that does not wait, past the ring; see the module `attempt`.
+    ///
+    /// # Safety
+    ///
+    /// I1, I2: every address in `entry` must be valid until this returns, for the length and in the direction that
+    /// the entry gives.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the driver uses it"))]
+    pub(crate) unsafe fn attempt(&mut self, entry: &Entry) -> i32 {
+        // SAFETY: I1, I2 by this function's contract, which is the same.
+        // Tested by `an_attempt_receives_what_was_sent`.
+        unsafe { attempt(entry) }
+    }
+
+    /// Submits everything staged, lets the kernel do its deferred work, and waits as told; the number consumed.
+    ///
+    /// Once the limit of the wait has passed it is `Ok`. A short count leaves the rest staged.
+    ///
+    /// # Errors
+    ///
+    /// `EINTR`, `EAGAIN`, `EBUSY` and the like as the kernel gives them; nothing was consumed then.
+    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
+        let (wait_for, limit) = match wait {
+            Wait::No => (0, None),
+            Wait::Until(limit) => (1, limit),
+        };
+        // Deferred work is only run by an enter that asks for events, so each of them asks.
+        let mut flags = EnterFlags::GETEVENTS;
+        if wait_for > 0 && self.can_wait_idle {
+            flags |= EnterFlags::NO_IOWAIT;
+        }
+        let time = limit.map(|limit| Timespec::from(limit.min(WAIT_MAX)));
+        let arguments = time.as_ref().map(|time| SubmitArgs::new().timespec(time));
+        let (argument, argument_size) = match &arguments {
+            Some(arguments) => {
+                flags |= EnterFlags::EXT_ARG;
+                (ptr::from_ref(arguments).cast(), size_of::<SubmitArgs<'_, '_>>())
+            }
+            None => (ptr::null(), 0),
+        };
+        let result = self.enter_raw(wait_for, flags, argument, argument_size);
+        // What the kernel took is read from the queue: a count would have to be guessed where a wait failed.
+        let left = u32::try_from(self.ring.submission().len()).expect("a queue holds at most 32768 entries");
+        let consumed = self.staged - left;
+        self.staged = left;
+        match result {
+            Ok(()) => Ok(consumed as usize),
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(consumed as usize),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Drains the completion queue into `sink`, and returns how many there were.
+    ///
+    /// The head is advanced once, at the end. Completions the kernel keeps aside come with the next enter; see
+    /// [`more_work`](Self::more_work).
+    pub(crate) fn reap(&mut self, mut sink: impl FnMut(Cqe)) -> usize {
+        let completions = self.ring.completion();
+        let count = completions.len();
+        for completion in completions {
+            sink(Cqe { user_data: completion.user_data(), result: completion.result(), flags: completion.flags() });
+        }
+        count
+    }
+
+    /// Whether the kernel knows this opcode.
+    pub(crate) fn supports(&self, opcode: u8) -> bool {
+        self.opcodes.contains(opcode)
+    }
+}
+
+#[cfg_attr(not(test), expect(dead_code, reason = "the driver and the registry use them"))]
+impl KernelRing {
+    /// The clock the runtime goes by; another ring may have its own.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// Whether an enter would bring more at once: deferred work, or completions kept aside.
+    pub(crate) fn more_work(&self) -> bool {
+        // SAFETY: I6: this thread alone uses the ring, and no other view of the queue lives during this call, so the
+        // tail that the view writes back is the one it read. Tested by `deferred_work_is_announced`.
+        let queue = unsafe { self.ring.submission_shared() };
+        queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Completions the kernel has lost for want of memory; with NODROP it loses none until its memory is out.
+    pub(crate) fn overflow(&self) -> u32 {
+        // SAFETY: I6: as for `more_work`, the head written back is the one read.
+        // Tested by `more_completions_than_the_queue_holds_all_arrive`.
+        let queue = unsafe { self.ring.completion_shared() };
+        queue.overflow()
+    }
+
+    /// Registers memory for READ_FIXED and WRITE_FIXED: one entry per region, numbered in order.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` over `RLIMIT_MEMLOCK`, `EBUSY` if something is registered already, `EFAULT` for memory that cannot be
+    /// pinned.
+    ///
+    /// # Safety
+    ///
+    /// I4, I5: each region must stay mapped until it is unregistered and the last operation on it has completed.
+    pub(crate) unsafe fn register_buffers(&mut self, regions: &[(NonNull<u8>, usize)]) -> io::Result<()> {
+        let vectors: Vec<libc::iovec> =
+            regions.iter().map(|(start, len)| libc::iovec { iov_base: start.as_ptr().cast(), iov_len: *len }).collect();
+        // SAFETY: I4, I5 by this function's contract; the vectors are read before the call returns.
+        // Tested by `registered_memory_is_read_into`.
+        unsafe { self.ring.submitter().register_buffers(&vectors) }
+    }
+
+    /// Takes the registration back. With operations in flight on it an older kernel waits for them, and a newer one
+    /// returns at once and keeps their pages until they complete; so the caller completes them first.
+    pub(crate) fn unregister_buffers(&mut self) -> io::Result<()> {
+        self.ring.submitter().unregister_buffers()
+    }
+
+    /// Has the kernel signal `eventfd` for every completion, and for deferred work to be done.
+    pub(crate) fn register_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        self.ring.submitter().register_eventfd(eventfd.as_raw_fd())
+    }
+}
+
+impl KernelRing {
+    fn enter_raw(
+        &self,
+        wait_for: c_long,
+        mut flags: EnterFlags,
+        argument: *const c_void,
+        argument_size: usize,
+    ) -> io::Result<()> {
+        let ring = match self.index {
+            Some(index) => {
+                flags |= EnterFlags::REGISTERED_RING;
+                c_long::from(index)
+            }
+            None => c_long::from(self.ring.as_raw_fd()),
+        };
+        let flags = c_long::from(flags.bits());
+        let to_submit = c_long::from(self.staged);
+        // SAFETY: I1, I2: what the staged entries name is valid by the contract of `push`; the argument is null or
+        // lives on the caller's frame with the size given; I6: the index is this thread's.
+        // Tested by `a_limited_wait_ends_by_itself` and `every_ring_carries_an_operation_there_and_back`.
+        let result = unsafe {
+            libc::syscall(libc::SYS_io_uring_enter, ring, to_submit, wait_for, flags, argument, argument_size)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// One NOP there and back: a filter may allow the set-up of a ring and forbid its use.
+    fn prove(&mut self) -> io::Result<()> {
+        let entry = Entry { opcode: Opcode::Nop.code(), ..Entry::default() };
+        // SAFETY: I1, I2: a NOP names no memory and no descriptor. Tested by
+        // `every_ring_carries_an_operation_there_and_back`.
+        unsafe { self.push(&entry) };
+        loop {
+            match self.enter(Wait::Until(None)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            let mut result = None;
+            self.reap(|completion| result = Some(completion.result));
+            match result {
+                Some(0) => return Ok(()),
+                Some(error) => return Err(io::Error::from_raw_os_error(-error)),
+                None => {}
+            }
+        }
+    }
+
+    /// Enters the ring into the thread's table. A full table or an older kernel is no error: the enter then names
+    /// the ring by its descriptor.
+    fn register_descriptor(&self) -> Option<u32> {
+        // An offset of u32::MAX lets the kernel choose a place, which it writes back.
+        let data = u64::try_from(self.ring.as_raw_fd()).expect("an open descriptor is not negative");
+        let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data };
+        // SAFETY: I2: one record of the kernel's layout, on this frame, written before the call returns.
+        // Tested by `a_seventeenth_ring_works_by_its_descriptor`.
+        match unsafe { self.register_raw(REGISTER_RING_FDS, (&raw mut update).cast(), 1) } {
+            Ok(()) => Some(update.offset),
+            Err(error) => {
+                tracing::debug!(%error, "the ring is named by its descriptor");
+                None
+            }
+        }
+    }
+
+    /// Sets the limits that the configuration gives, and reads those that hold.
+    fn limit_workers(&self, config: &Config) -> Result<Option<[u32; 2]>, BuildError> {
+        let asked = [config.iowq_bounded, config.iowq_unbounded];
+        // Zero leaves a limit as it is; the call answers those that held before.
+        let mut limits = asked.map(|limit| limit.unwrap_or(0));
+        match self.ring.submitter().register_iowq_max_workers(&mut limits) {
+            Ok(()) => Ok(Some([asked[0].unwrap_or(limits[0]), asked[1].unwrap_or(limits[1])])),
+            Err(error) if asked != [None, None] => Err(refused("limit the kernel's worker threads", error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn pin_workers(&self, config: &Config) -> Result<(), BuildError> {
+        const BITS: usize = c_ulong::BITS as usize;
+        let Some(cpus) = &config.iowq_affinity else { return Ok(()) };
+        let mut mask: [c_ulong; CPUS_MAX / BITS] = [0; CPUS_MAX / BITS];
+        for cpu in cpus {
+            mask[cpu / BITS] |= 1 << (cpu % BITS);
+        }
+        // SAFETY: I2: the mask lives on this frame, has the size given, and is only read.
+        // Tested by `workers_are_limited_and_pinned_as_configured`.
+        let pinned = unsafe { self.register_raw(REGISTER_IOWQ_AFF, (&raw mut mask).cast(), size_of_val(&mask)) };
+        pinned.map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => BuildError::invalid_config(format!(
+                "iowq_affinity is {cpus:?}, and the kernel refuses it: name CPUs that this process may use (see \
+                 `taskset -p $$`); Linux 5.14 or newer is needed"
+            )),
+            _ => refused("pin the kernel's worker threads", error),
+        })
+    }
+
+    /// `io_uring_register(2)`, for what the crate does not offer.
+    ///
+    /// # Safety
+    ///
+    /// `argument` must point to what `opcode` takes, `count` of it, until this returns.
+    unsafe fn register_raw(&self, opcode: u32, argument: *mut c_void, count: usize) -> io::Result<()> {
+        let ring = c_long::from(self.ring.as_raw_fd());
+        // SAFETY: by this function's contract. Tested by `a_seventeenth_ring_works_by_its_descriptor`.
+        let result = unsafe { libc::syscall(libc::SYS_io_uring_register, ring, c_long::from(opcode), argument, count) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl AsRawFd for KernelRing {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
+impl Drop for KernelRing {
+    fn drop(&mut self) {
+        let Some(index) = self.index else { return };
+        // The thread's table holds the ring open: left there, it would outlive its descriptor until the thread ends.
+        let mut update = RingFdUpdate { offset: index, reserved: 0, data: 0 };
+        // SAFETY: I2: one record of the kernel's layout, on this frame. Tested by
+        // `a_dropped_ring_leaves_the_table_of_its_thread`.
+        if let Err(error) = unsafe { self.register_raw(UNREGISTER_RING_FDS, (&raw mut update).cast(), 1) } {
+            tracing::warn!(%error, index, "a ring stays in its thread's table until the thread ends");
+        }
+    }
+}
+
+/// Builds a ring of exactly this flag set.
+fn open(flags: u32, size: Size) -> io::Result<(IoUring, u32)> {
+    let mut builder = IoUring::builder();
+    // A child of a fork must not share the queues.
+    builder.dontfork();
+    for (flag, set) in [
+        (setup::CLAMP, io_uring::Builder::setup_clamp as fn(&mut io_uring::Builder) -> &mut io_uring::Builder),
+        (setup::SUBMIT_ALL, io_uring::Builder::setup_submit_all),
+        (setup::COOP_TASKRUN, io_uring::Builder::setup_coop_taskrun),
+        (setup::TASKRUN_FLAG, io_uring::Builder::setup_taskrun_flag),
+        (setup::SINGLE_ISSUER, io_uring::Builder::setup_single_issuer),
+        (setup::DEFER_TASKRUN, io_uring::Builder::setup_defer_taskrun),
+        (setup::NO_SQARRAY, io_uring::Builder::setup_no_sqarray),
+    ] {
+        if flags & flag != 0 {
+            set(&mut builder);
+        }
+    }
+    if flags & setup::CQSIZE != 0 {
+        builder.setup_cqsize(size.completions);
+    }
+    Ok((builder.build(size.entries)?, flags))
+}
+
+fn probe(ring: &IoUring) -> io::Result<OpcodeSet> {
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    Ok(OpcodeSet::collect(|code| probe.is_supported(code)))
+}
+
+fn refused(doing: &str, error: io::Error) -> BuildError {
+    BuildError::refused(Demand { doing: doing.to_owned(), bytes: 0 }, error)
+}
+
+#[cfg(test)]
+mod tests;
