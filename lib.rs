@@ -3,3 +3,4 @@
 pub mod runtime;
 
 pub use runtime::{BuildError, Config, Diagnosis, Opcode, RingMode, Setup, diagnose, is_supported};
+pub use runtime::{Counts, FixedBuf, Lease, Registry};

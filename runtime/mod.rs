@@ -6,6 +6,7 @@ mod entry;
 mod error;
 mod facts;
 mod opcode;
+mod registry;
 pub(crate) mod ring;
 
 pub use config::{Config, RingMode};
@@ -13,4 +14,5 @@ pub use diagnose::{Diagnosis, diagnose, is_supported};
 pub use entry::Entry;
 pub use error::BuildError;
 pub use opcode::Opcode;
+pub use registry::{Counts, FixedBuf, Lease, Registry};
 pub use ring::setup::Setup;
