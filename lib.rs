@@ -3,4 +3,5 @@
 pub mod runtime;
 
 pub use runtime::{BuildError, Config, Diagnosis, Opcode, RingMode, Setup, diagnose, is_supported};
+pub use runtime::{Counts, Fill, FixedBuf, IoBuf, IoBufMut, Lease, Registry, Slice};
 pub use runtime::{Counts, FixedBuf, Lease, Registry};

@@ -1,5 +1,6 @@
 //! The machine: it carries operations to the kernel and back, and knows no single operation.
 
+mod buf;
 mod config;
 mod diagnose;
 mod entry;
@@ -9,6 +10,7 @@ mod opcode;
 mod registry;
 pub(crate) mod ring;
 
+pub use buf::{Fill, IoBuf, IoBufMut, Slice};
 pub use config::{Config, RingMode};
 pub use diagnose::{Diagnosis, diagnose, is_supported};
 pub use entry::Entry;
