@@ -5,7 +5,6 @@
 //! and that the bytes counted as filled have been written. The second half is kept here as well: a [`Fill`] ties one
 //! buffer to one operation, and lets nothing else say how many of its bytes are initialised (I3).
 #![allow(unsafe_code, reason = "marks bytes that the kernel has written as initialised; nothing else does")]
-#![cfg_attr(not(test), expect(dead_code, reason = "the opcodes that fill a buffer arm it and finish it"))]
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +15,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::completion::Completion;
 use super::registry::FixedBuf;
 
 /// `IoBuf` - an owned buffer whose bytes an operation can send or write.
@@ -305,9 +305,14 @@ unsafe impl<B: IoBufMut> IoBufMut for Slice<B> {
 
 /// Names one submission among all of the process: the ring, and its place among that ring's submissions (I3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     pub(crate) ring: u32,
     pub(crate) sequence: u64,
+}
+
+impl Ticket {
+    /// Names no submission: for an operation that was refused before it got one.
+    pub(crate) const NONE: Self = Self { ring: 0, sequence: 0 };
 }
 
 /// `Fill` - a buffer that one operation fills.
@@ -331,10 +336,11 @@ pub struct Fill<B> {
     armed: Option<Armed>,
 }
 
-/// What the kernel was given: for which submission, and how many bytes.
+/// What the kernel was given: for which submission, how many bytes, and how many it fills elsewhere before these.
 #[derive(Clone, Copy, Debug)]
 struct Armed {
     ticket: Ticket,
+    before: usize,
     len: usize,
 }
 
@@ -354,39 +360,76 @@ impl<B: IoBufMut> Fill<B> {
         self.buf
     }
 
-    /// Gives the address and length of the region to the submission that `ticket` names.
+    /// `finish(completion)` - the result, and the buffer with its length set to what arrived.
+    ///
+    /// An error leaves the buffer as it was.
+    ///
+    /// # Panics
+    ///
+    /// If the completion is of another submission than the one that was given this buffer.
+    pub fn finish(self, mut completion: Completion) -> (io::Result<usize>, B) {
+        let result = completion.result().map(|count| count as usize);
+        let ticket = completion.ticket();
+        self.finish_with(ticket, result)
+    }
+
+    /// `finish_all(fills, completion)` - the result of a vectored read, and its buffers, each with its share.
+    ///
+    /// # Panics
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn finish_all(
+        fills: impl IntoIterator<Item = Self>,
+        mut completion: Completion,
+    ) -> (io::Result<usize>, Vec<B>) {
+        let result = completion.result().map(|count| count as usize);
+        let ticket = completion.ticket();
+        let count = *result.as_ref().unwrap_or(&0);
+        let share = |fill: Self| {
+            // What went to the buffers before this one and to it; those after it have the rest.
+            let so_far = fill.armed.map_or(count, |armed| count.min(armed.before + armed.len));
+            if result.is_ok() { fill.finish_with(ticket, Ok(so_far)).1 } else { fill.into_inner() }
+        };
+        let buffers = fills.into_iter().map(share).collect();
+        (result, buffers)
+    }
+
+    /// Gives the address and length of the region to the submission that `ticket` names, which fills `before` bytes
+    /// elsewhere before it comes to these.
     ///
     /// The region is valid until this value is next moved or used: until then the slot keeps it where it is (I1, I2).
     /// A buffer without room is refused, so that a count of 0 always means the end of the file.
-    pub(crate) fn arm(&mut self, ticket: Ticket) -> io::Result<(NonNull<u8>, usize)> {
+    pub(crate) fn arm(&mut self, ticket: Ticket, before: usize) -> io::Result<(NonNull<u8>, usize)> {
         let (start, len) = self.buf.region();
         if len == 0 {
             self.armed = None;
             let sentence = "the buffer has no room to read into; give it a capacity of at least one byte";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
         }
-        self.armed = Some(Armed { ticket, len });
+        self.armed = Some(Armed { ticket, before, len });
         Ok((start, len))
     }
 
     /// Takes the result of the final completion of the submission that `ticket` names, and sets the buffer's length to
-    /// it.
+    /// its share of it.
     ///
     /// # Panics
     ///
-    /// If another submission, or none, was given this buffer, or if the count is more than it was given (I3).
+    /// If another submission, or none, was given this buffer, or if its share is more than it was given (I3).
     pub(crate) fn finish_with(mut self, ticket: Ticket, result: io::Result<usize>) -> (io::Result<usize>, B) {
+        let Ok(count) = result else {
+            return (result, self.buf);
+        };
         let Some(armed) = self.armed.take() else {
             panic!("the completion of {ticket:?} comes to a buffer that no submission was given");
         };
         assert!(armed.ticket == ticket, "the completion of {ticket:?} comes to the buffer of {:?}", armed.ticket);
-        if let Ok(count) = result {
-            assert!(count <= armed.len, "the kernel claims {count} bytes in a buffer of {}", armed.len);
-            // SAFETY: I3: this completion is of the submission that was given this region, and the kernel reports
-            // `count` bytes written from its start, which fit, as asserted. Tested by
-            // `a_fill_believes_only_the_submission_that_it_was_given_to`.
-            unsafe { self.buf.set_filled(count) };
-        }
-        (result, self.buf)
+        let share = count.saturating_sub(armed.before);
+        assert!(share <= armed.len, "the kernel claims {share} bytes in a buffer of {}", armed.len);
+        // SAFETY: I3: this completion is of the submission that was given this region, and the kernel reports `count`
+        // bytes written, of which the first `before` went elsewhere and the rest to the start of this region, where
+        // they fit, as asserted. Tested by `a_fill_believes_only_the_submission_that_it_was_given_to`.
+        unsafe { self.buf.set_filled(share) };
+        (Ok(count), self.buf)
     }
 }

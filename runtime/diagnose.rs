@@ -6,7 +6,7 @@ use super::config::Config;
 use super::error::{BuildError, Bytes, Count};
 use super::facts::Facts;
 use super::opcode::Opcode;
-use super::ring::kernel::KernelRing;
+use super::ring::KernelRing;
 use super::ring::setup::Setup;
 
 /// `diagnose()`: builds a ring as a runtime would, drops it, and reports what was found.

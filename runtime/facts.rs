@@ -67,7 +67,9 @@ impl Facts {
 
     /// Whether this thread passes `io_uring_disabled = 1`: by `CAP_SYS_ADMIN`, or by the group the sysctl names.
     pub(crate) fn is_privileged_for_rings(&self) -> bool {
-        let Some(thread) = &self.thread else { return false };
+        let Some(thread) = &self.thread else {
+            return false;
+        };
         let group = self.io_uring_group.and_then(|group| u32::try_from(group).ok());
         thread.has(CAP_SYS_ADMIN) || group.is_some_and(|group| thread.groups.contains(&group))
     }

@@ -19,7 +19,7 @@ fn vector(len: usize, capacity: usize) -> Vec<u8> {
 /// Fills `buf` with one operation that ends with `result`.
 fn filled<B: IoBufMut>(buf: B, result: io::Result<usize>) -> (io::Result<usize>, B) {
     let mut fill = Fill::new(buf);
-    fill.arm(TICKET).expect("the buffer has room");
+    fill.arm(TICKET, 0).expect("the buffer has room");
     fill.finish_with(TICKET, result)
 }
 
@@ -31,7 +31,7 @@ fn lease(bytes: usize) -> FixedBuf {
 #[test]
 fn a_filled_vector_shows_what_arrived_and_nothing_else() {
     let mut fill = Fill::new(vector(3, 64));
-    let (start, len) = fill.arm(TICKET).expect("there is room");
+    let (start, len) = fill.arm(TICKET, 0).expect("there is room");
     let (result, buf) = fill.finish_with(TICKET, Ok(5));
     assert_eq!(len, buf.capacity(), "the whole capacity is offered, whatever the length");
     assert_eq!(start.as_ptr().cast_const(), buf.as_ptr(), "from the start");
@@ -55,7 +55,7 @@ fn a_filled_bytes_mut_shows_what_arrived() {
     let tail = buf.split_off(32);
     buf.truncate(3);
     let mut fill = Fill::new(buf);
-    let (start, len) = fill.arm(TICKET).expect("there is room");
+    let (start, len) = fill.arm(TICKET, 0).expect("there is room");
     assert_eq!(len, 32, "the other half is not offered");
     let buf = fill.into_inner();
     assert_eq!((&buf[..], buf.as_ptr()), (&[0xAA; 3][..], start.as_ptr().cast_const()), "arming changes nothing");
@@ -78,11 +78,11 @@ fn a_buffer_without_room_is_refused_with_a_sentence() {
     for mut fill in
         [Fill::new(Vec::new().slice(..)), Fill::new(vector(0, 8).slice(8..)), Fill::new(vector(8, 8).slice(3..3))]
     {
-        let error = fill.arm(TICKET).expect_err("there is no room");
+        let error = fill.arm(TICKET, 0).expect_err("there is no room");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         assert!(error.to_string().contains("give it a capacity"), "{error}");
     }
-    assert!(Fill::new(lease(64).slice(64..)).arm(TICKET).is_err());
+    assert!(Fill::new(lease(64).slice(64..)).arm(TICKET, 0).is_err());
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_slice_before_the_end_shortens_the_buffer_to_what_arrived() {
 #[test]
 fn f07_a_slice_of_a_slice_cannot_leave_it() {
     let mut fill = Fill::new(vector(64, 64).slice(8..32).slice(20..).slice(2..1000));
-    let (start, len) = fill.arm(TICKET).expect("two bytes are left");
+    let (start, len) = fill.arm(TICKET, 0).expect("two bytes are left");
     let slice = fill.into_inner();
     let inner = slice.get_ref().get_ref().get_ref();
     assert_eq!((start.as_ptr().addr() - inner.as_ptr().addr(), len), (30, 2));
@@ -143,7 +143,7 @@ fn f07_a_slice_of_a_slice_cannot_leave_it() {
 #[test]
 fn f07_a_slice_beyond_the_capacity_is_clamped_to_it() {
     let mut fill = Fill::new(lease(5000).slice(4990..9000));
-    assert_eq!(fill.arm(TICKET).expect("ten bytes are left").1, 10, "not the rest of the page");
+    assert_eq!(fill.arm(TICKET, 0).expect("ten bytes are left").1, 10, "not the rest of the page");
     assert_eq!(Fill::new(lease(5000)).capacity(), 5000);
 }
 
@@ -163,9 +163,9 @@ fn a_slice_that_includes_the_last_address_panics() {
 #[test]
 fn a_fill_believes_only_the_submission_that_it_was_given_to() {
     let mut fill = Fill::new(vector(0, 64));
-    fill.arm(TICKET).expect("there is room");
+    fill.arm(TICKET, 0).expect("there is room");
     let later = Ticket { ring: 1, sequence: 8 };
-    fill.arm(later).expect("there is room");
+    fill.arm(later, 0).expect("there is room");
     let (result, buf) = fill.finish_with(later, Ok(64));
     assert_eq!((result.expect("all of it"), &buf[..]), (64, &[0xAA; 64][..]));
 }
@@ -174,8 +174,8 @@ fn a_fill_believes_only_the_submission_that_it_was_given_to() {
 #[should_panic(expected = "comes to the buffer of")]
 fn a_completion_of_an_earlier_submission_is_not_believed() {
     let mut fill = Fill::new(vector(0, 64));
-    fill.arm(TICKET).expect("there is room");
-    fill.arm(Ticket { ring: 1, sequence: 8 }).expect("there is room");
+    fill.arm(TICKET, 0).expect("there is room");
+    fill.arm(Ticket { ring: 1, sequence: 8 }, 0).expect("there is room");
     let _ = fill.finish_with(TICKET, Ok(64));
 }
 
@@ -183,7 +183,7 @@ fn a_completion_of_an_earlier_submission_is_not_believed() {
 #[should_panic(expected = "comes to the buffer of")]
 fn a_completion_of_another_ring_is_not_believed() {
     let mut fill = Fill::new(vector(0, 64));
-    fill.arm(TICKET).expect("there is room");
+    fill.arm(TICKET, 0).expect("there is room");
     let _ = fill.finish_with(Ticket { ring: 2, ..TICKET }, Ok(64));
 }
 

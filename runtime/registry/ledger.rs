@@ -107,7 +107,9 @@ impl Ledger {
     fn serve(&mut self, woken: &mut Vec<Waker>) {
         while let Some((&place, waiter)) = self.waiting.first_key_value() {
             let bytes = waiter.bytes;
-            let Some(grant) = self.take(bytes) else { return };
+            let Some(grant) = self.take(bytes) else {
+                return;
+            };
             self.granted.insert(place, grant);
             woken.extend(self.waiting.remove(&place).map(|waiter| waiter.waker));
         }

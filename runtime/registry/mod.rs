@@ -14,8 +14,6 @@
 //! byte; the ledger counts the holders of each page, and the page is free when the last of them is gone. Neither
 //! leasing nor releasing makes a system call, unless two threads meet at the lock.
 
-#![cfg_attr(not(test), expect(dead_code, reason = "the driver registers the arena and marks its pages in flight"))]
-
 mod arena;
 mod fixed_buf;
 mod free_pages;

@@ -108,7 +108,9 @@ fn tee(entry: &Entry) -> i32 {
 
 fn poll(entry: &Entry) -> i32 {
     // poll(2) knows the low 16 bits; those above are flags of epoll that change what waiting means.
-    let Ok(events) = u16::try_from(entry.op_flags) else { return -libc::EOPNOTSUPP };
+    let Ok(events) = u16::try_from(entry.op_flags) else {
+        return -libc::EOPNOTSUPP;
+    };
     let mut descriptor = libc::pollfd { fd: entry.fd, events: events.cast_signed(), revents: 0 };
     let ready = retry(|| {
         // SAFETY: I2: one record, living on this frame. Tested by `an_attempt_to_poll_answers_readiness`.
@@ -126,7 +128,9 @@ fn poll(entry: &Entry) -> i32 {
 ///
 /// As [`attempt`]: `addr` names `len` bytes that may be written.
 unsafe fn receive(entry: &Entry) -> i32 {
-    let Some(flags) = message_flags(entry) else { return -libc::EOPNOTSUPP };
+    let Some(flags) = message_flags(entry) else {
+        return -libc::EOPNOTSUPP;
+    };
     retry(|| {
         // SAFETY: I1, I2 by this function's contract. Tested by `an_attempt_receives_what_was_sent`.
         unsafe { libc::recv(entry.fd, address(entry.addr), entry.len as usize, flags) }
@@ -138,7 +142,9 @@ unsafe fn receive(entry: &Entry) -> i32 {
 /// As [`attempt`]: `addr` names `len` bytes that may be read.
 unsafe fn send(entry: &Entry) -> i32 {
     // A destination address makes it sendto(2), which no operation here encodes.
-    let Some(flags) = message_flags(entry).filter(|_| entry.off == 0) else { return -libc::EOPNOTSUPP };
+    let Some(flags) = message_flags(entry).filter(|_| entry.off == 0) else {
+        return -libc::EOPNOTSUPP;
+    };
     retry(|| {
         // SAFETY: I1, I2 by this function's contract. Tested by `an_attempt_receives_what_was_sent`.
         unsafe { libc::send(entry.fd, address(entry.addr), entry.len as usize, flags | libc::MSG_NOSIGNAL) }

@@ -112,6 +112,11 @@ impl KernelRing {
         (self.entries - self.staged) as usize
     }
 
+    /// Entries pushed that the kernel has not consumed.
+    pub(crate) fn staged(&self) -> usize {
+        self.staged as usize
+    }
+
     /// Stages one entry; the kernel sees it at the next enter.
     ///
     /// # Safety
@@ -140,7 +145,6 @@ impl KernelRing {
     ///
     /// I1, I2: every address in `entry` must be valid until this returns, for the length and in the direction that
     /// the entry gives.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the driver uses it"))]
     pub(crate) unsafe fn attempt(&mut self, entry: &Entry) -> i32 {
         // SAFETY: I1, I2 by this function's contract, which is the same.
         // Tested by `an_attempt_receives_what_was_sent`.
@@ -204,11 +208,18 @@ impl KernelRing {
     }
 }
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the driver and the registry use them"))]
 impl KernelRing {
     /// The clock the runtime goes by; another ring may have its own.
     pub(crate) fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    /// Whether a completion is there to be taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        // SAFETY: I6: as for `more_work`, the head written back is the one read.
+        // Tested by `a_limited_wait_ends_by_itself`.
+        let queue = unsafe { self.ring.completion_shared() };
+        !queue.is_empty()
     }
 
     /// Whether an enter would bring more at once: deferred work, or completions kept aside.
@@ -219,12 +230,11 @@ impl KernelRing {
         queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Completions the kernel has lost for want of memory; with NODROP it loses none until its memory is out.
-    pub(crate) fn overflow(&self) -> u32 {
-        // SAFETY: I6: as for `more_work`, the head written back is the one read.
-        // Tested by `more_completions_than_the_queue_holds_all_arrive`.
-        let queue = unsafe { self.ring.completion_shared() };
-        queue.overflow()
+    /// Whether completions found the queue full and wait in the kernel's overflow list; an enter brings them.
+    pub(crate) fn is_overflowing(&self) -> bool {
+        // SAFETY: I6: as for `more_work`. Tested by `more_completions_than_the_queue_holds_all_arrive`.
+        let queue = unsafe { self.ring.submission_shared() };
+        queue.cq_overflow()
     }
 
     /// Registers memory for READ_FIXED and WRITE_FIXED: one entry per region, numbered in order.
@@ -336,7 +346,9 @@ impl KernelRing {
 
     fn pin_workers(&self, config: &Config) -> Result<(), BuildError> {
         const BITS: usize = c_ulong::BITS as usize;
-        let Some(cpus) = &config.iowq_affinity else { return Ok(()) };
+        let Some(cpus) = &config.iowq_affinity else {
+            return Ok(());
+        };
         let mut mask: [c_ulong; CPUS_MAX / BITS] = [0; CPUS_MAX / BITS];
         for cpu in cpus {
             mask[cpu / BITS] |= 1 << (cpu % BITS);

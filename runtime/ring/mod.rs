@@ -1,25 +1,179 @@
 //! The ring: submissions out, completions in. The only code that touches memory shared with the kernel.
 //!
-//! A closed set of implementations stands behind [`Ring`]: the kernel's, and a scripted one that a test plays.
+//! A closed set of implementations stands behind [`Ring`]: the kernel's, and a scripted one that a test plays. Both
+//! take an entry only as [`Lent`], which a body hands out while it holds the operation, or as [`Encoded`], while
+//! everything it names is still borrowed: so the functions here are safe to call.
+#![allow(unsafe_code, reason = "hands entries to the kernel, with the proof that their memory is held")]
 
 mod attempt;
-pub(crate) mod kernel;
+mod kernel;
+mod scripted;
 pub(crate) mod setup;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+pub(crate) use kernel::KernelRing;
+pub(crate) use scripted::ScriptedRing;
+pub use scripted::{Pending, Script};
+
+use super::body::Lent;
+use super::registry::Registry;
+use super::sqe::Encoded;
+
 /// One completion as it came from the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cqe {
     pub(crate) user_data: u64,
     pub(crate) result: i32,
     pub(crate) flags: u32,
 }
 
-/// How long an `enter` may wait for completions.
+/// How long a turn may wait for completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
     /// Submit and collect what is ready; never sleep.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the driver uses it"))]
     No,
     /// Sleep until one completion is there, or until the given time has passed. `None`: no limit.
-    Until(Option<std::time::Duration>),
+    Until(Option<Duration>),
+}
+
+/// A ring, real or played.
+pub(crate) enum Ring {
+    Kernel(Box<KernelRing>),
+    Scripted(ScriptedRing),
+}
+
+impl Ring {
+    /// Entries that can be pushed before the next enter.
+    pub(crate) fn space(&self) -> usize {
+        match self {
+            Self::Kernel(ring) => ring.space(),
+            Self::Scripted(ring) => ring.space(),
+        }
+    }
+
+    /// Entries pushed and not yet taken by the kernel.
+    pub(crate) fn staged(&self) -> usize {
+        match self {
+            Self::Kernel(ring) => ring.staged(),
+            Self::Scripted(ring) => ring.staged(),
+        }
+    }
+
+    /// Stage one entry for the next enter. There must be space.
+    pub(crate) fn push(&mut self, lent: Lent) {
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I1, I2. A `Lent` is made by a body that holds the operation, unmoved, until the final
+                // completion of this very entry, or for an entry that names no memory. Guarded by
+                // `dropping_a_read_keeps_its_buffer`.
+                unsafe { ring.push(lent.entry()) }
+            }
+            Self::Scripted(ring) => ring.push(*lent.entry()),
+        }
+    }
+
+    /// Try one entry at once, as a plain system call that does not wait. A count, or a negated errno: `-EAGAIN` where
+    /// it would have waited.
+    pub(crate) fn attempt(&mut self, encoded: &Encoded<'_>) -> i32 {
+        let entry = &encoded.frame().entry;
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I1. `Encoded` borrows all that the entry names for as long as this call lasts, and a system
+                // call that does not wait has let go of it when it returns. Guarded by
+                // `an_attempt_reads_into_the_buffer_or_leaves_it`.
+                unsafe { ring.attempt(entry) }
+            }
+            Self::Scripted(ring) => ring.attempt(entry),
+        }
+    }
+
+    /// One system call: submit what is staged, run what the kernel has deferred, and sleep if asked to.
+    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
+        match self {
+            Self::Kernel(ring) => ring.enter(wait),
+            Self::Scripted(ring) => ring.enter(wait),
+        }
+    }
+
+    /// Take every completion that is there.
+    pub(crate) fn reap(&mut self, sink: impl FnMut(Cqe)) {
+        match self {
+            Self::Kernel(ring) => {
+                ring.reap(sink);
+            }
+            Self::Scripted(ring) => ring.reap(sink),
+        }
+    }
+
+    /// Whether completions can be taken without an enter.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::Kernel(ring) => ring.is_ready(),
+            Self::Scripted(ring) => ring.is_ready(),
+        }
+    }
+
+    /// Whether only an enter brings what is ready: deferred work, or completions that found the queue full.
+    pub(crate) fn more_work(&self) -> bool {
+        match self {
+            Self::Kernel(ring) => ring.more_work(),
+            Self::Scripted(ring) => ring.more_work(),
+        }
+    }
+
+    /// Whether completions found the queue full and wait in the kernel's overflow list.
+    pub(crate) fn is_overflowing(&self) -> bool {
+        match self {
+            Self::Kernel(ring) => ring.is_overflowing(),
+            Self::Scripted(ring) => ring.more_work(),
+        }
+    }
+
+    /// Register the pages of a registry, in its own order of entries.
+    pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
+        let regions: Vec<_> = registry.entries().collect();
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I4, I5. The driver keeps the registry for as long as the ring, and leaks its pages if the
+                // kernel does not let go of one. Guarded by `a_lease_outlives_its_runtime`.
+                unsafe { ring.register_buffers(&regions) }
+            }
+            Self::Scripted(_) => Ok(()),
+        }
+    }
+
+    /// Take the registration back. Nothing may be in flight.
+    pub(crate) fn unregister(&mut self) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => ring.unregister_buffers(),
+            Self::Scripted(_) => Ok(()),
+        }
+    }
+
+    /// Have the kernel signal this eventfd whenever there is something to collect.
+    pub(crate) fn register_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => ring.register_eventfd(eventfd),
+            Self::Scripted(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "a scripted ring signals no eventfd")),
+        }
+    }
+
+    /// The time, by the clock that timers go by.
+    pub(crate) fn now(&self) -> Instant {
+        match self {
+            Self::Kernel(ring) => ring.now(),
+            Self::Scripted(ring) => ring.now(),
+        }
+    }
+
+    /// That clock, to keep.
+    pub(crate) fn clock(&self) -> Box<dyn Fn() -> Instant> {
+        match self {
+            Self::Kernel(_) => Box::new(Instant::now),
+            Self::Scripted(ring) => Box::new(ring.clock()),
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::io;
 
 use io_uring::Parameters;
 
-use crate::runtime::config::RingMode;
+use crate::runtime::config::{Config, RingMode};
 use crate::runtime::opcode::{Opcode, OpcodeSet};
 
 // Set-up flags, by the kernel's numbers (`include/uapi/linux/io_uring.h`), with the version each came with.
@@ -168,6 +168,20 @@ pub struct Setup {
 }
 
 impl Setup {
+    /// A scripted ring takes every opcode, as a kernel would that knows them all.
+    pub(crate) fn scripted(config: &Config) -> Self {
+        let size = Size { entries: config.entries, completions: config.completions };
+        Self {
+            flags: 0,
+            features: 0,
+            asked: size,
+            got: size,
+            opcodes: OpcodeSet::collect(|_| true),
+            is_descriptor_registered: false,
+            workers: None,
+        }
+    }
+
     /// The mode chosen: never [`RingMode::Auto`].
     #[must_use]
     pub fn mode(&self) -> RingMode {

@@ -89,7 +89,9 @@ impl Model {
 
     fn serve(&mut self) {
         while let Some((id, bytes)) = self.waiting.front().copied() {
-            let Some(first) = self.take(id, bytes) else { return };
+            let Some(first) = self.take(id, bytes) else {
+                return;
+            };
             self.granted.insert(id, first);
             self.waiting.pop_front();
         }
@@ -173,7 +175,9 @@ impl Script {
                 }
             }
             Step::Poll { waiter } => {
-                let Some(at) = pick(waiter, self.waiters.len()) else { return };
+                let Some(at) = pick(waiter, self.waiters.len()) else {
+                    return;
+                };
                 let Waiter { id, bytes, lease, woken } = &mut self.waiters[at];
                 let (id, bytes) = (*id, *bytes);
                 match (poll(lease, woken), self.model.granted.remove(&id)) {
@@ -186,7 +190,9 @@ impl Script {
                 }
             }
             Step::CancelWait { waiter } => {
-                let Some(at) = pick(waiter, self.waiters.len()) else { return };
+                let Some(at) = pick(waiter, self.waiters.len()) else {
+                    return;
+                };
                 let waiter = self.waiters.remove(at);
                 self.model.granted.remove(&waiter.id);
                 self.model.waiting.retain(|(id, _)| *id != waiter.id);
@@ -194,7 +200,9 @@ impl Script {
             }
             Step::Split { lease, at, keep_front } => {
                 let id = self.id();
-                let Some(which) = pick(lease, self.held.len()) else { return };
+                let Some(which) = pick(lease, self.held.len()) else {
+                    return;
+                };
                 let held = &mut self.held[which];
                 if held.flights > 0 {
                     return;
@@ -214,14 +222,18 @@ impl Script {
                 self.held.push(other);
             }
             Step::Drop { lease } => {
-                let Some(which) = pick(lease, self.held.len()) else { return };
+                let Some(which) = pick(lease, self.held.len()) else {
+                    return;
+                };
                 if self.held[which].flights == 0 {
                     let held = self.held.swap_remove(which);
                     self.release(held);
                 }
             }
             Step::Begin { lease, from, len } => {
-                let Some(which) = pick(lease, self.held.len()) else { return };
+                let Some(which) = pick(lease, self.held.len()) else {
+                    return;
+                };
                 let held = &mut self.held[which];
                 let from = from % (held.buf.capacity() + 1);
                 let len = len % (held.buf.capacity() - from + 1);
@@ -232,7 +244,9 @@ impl Script {
                 self.in_flight.push((held.id, bytes));
             }
             Step::End { flight } => {
-                let Some(which) = pick(flight, self.in_flight.len()) else { return };
+                let Some(which) = pick(flight, self.in_flight.len()) else {
+                    return;
+                };
                 let (id, bytes) = self.in_flight.swap_remove(which);
                 self.registry.end_flight(self.base + bytes.start, bytes.len());
                 pages_of(&bytes).for_each(|page| self.model.flights[page] -= 1);

@@ -1,0 +1,35 @@
+//! The kernel's numbers that the entries carry, by the names of `include/uapi/linux/io_uring.h`.
+
+use io_uring::opcode;
+
+pub(crate) const NOP: u8 = opcode::Nop::CODE;
+pub(crate) const READ: u8 = opcode::Read::CODE;
+pub(crate) const WRITE: u8 = opcode::Write::CODE;
+pub(crate) const READV: u8 = opcode::Readv::CODE;
+pub(crate) const WRITEV: u8 = opcode::Writev::CODE;
+pub(crate) const READ_FIXED: u8 = opcode::ReadFixed::CODE;
+pub(crate) const WRITE_FIXED: u8 = opcode::WriteFixed::CODE;
+pub(crate) const RECV: u8 = opcode::Recv::CODE;
+pub(crate) const SEND: u8 = opcode::Send::CODE;
+pub(crate) const SEND_ZC: u8 = opcode::SendZc::CODE;
+pub(crate) const SPLICE: u8 = opcode::Splice::CODE;
+pub(crate) const TEE: u8 = opcode::Tee::CODE;
+pub(crate) const POLL_ADD: u8 = opcode::PollAdd::CODE;
+pub(crate) const ACCEPT: u8 = opcode::Accept::CODE;
+pub(crate) const CONNECT: u8 = opcode::Connect::CODE;
+pub(crate) const SHUTDOWN: u8 = opcode::Shutdown::CODE;
+pub(crate) const OPENAT: u8 = opcode::OpenAt::CODE;
+pub(crate) const CLOSE: u8 = opcode::Close::CODE;
+pub(crate) const FSYNC: u8 = opcode::Fsync::CODE;
+pub(crate) const ASYNC_CANCEL: u8 = opcode::AsyncCancel::CODE;
+
+/// `IORING_FSYNC_DATASYNC`.
+pub(crate) const FSYNC_DATASYNC: u32 = 1;
+/// `IORING_POLL_ADD_MULTI`, in the entry's `len`.
+pub(crate) const POLL_ADD_MULTI: u32 = 1;
+/// `IORING_ACCEPT_MULTISHOT`, in the entry's `ioprio`.
+pub(crate) const ACCEPT_MULTISHOT: u16 = 1;
+/// `IOSQE_IO_LINK`: the next entry starts when this one is done.
+pub(crate) const LINK: u8 = 1 << 2;
+/// `IORING_CQE_F_MORE`: more completions for this entry will come.
+pub(crate) const MORE: u32 = 1 << 1;

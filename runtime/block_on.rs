@@ -1,0 +1,185 @@
+//! The runtime's loop: poll, run, turn; and its end.
+//!
+//! One pass polls the main future if it was woken, runs one round of ready tasks, and gives the ring one turn, which
+//! sleeps only if nothing is ready. So a completion waits for at most one round, however busy the tasks are, and the
+//! tasks for at most one turn, however busy the ring is.
+
+use std::fmt;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Wake, Waker};
+use std::time::Instant;
+
+use super::context::{self, Context};
+use super::driver::Driver;
+use super::executor::{Executor, JoinHandle};
+use super::ring::Wait;
+use super::time::Timers;
+use super::unpark::Unpark;
+
+/// What the loop needs from the driver.
+pub(crate) trait Park {
+    /// Submits, waits as told, and wakes what completed. A sleep ends at the latest when [`Park::unpark`] is written to.
+    fn turn(&self, wait: Wait) -> io::Result<()>;
+    /// The runtime's clock, which all timers go by.
+    fn now(&self) -> Instant;
+    /// The timers that go by it.
+    fn timers(&self) -> &Rc<Timers>;
+    /// What ends a sleep from another thread.
+    fn unpark(&self) -> &Arc<Unpark>;
+    /// Cancels and reaps all that is in flight. Called once, when every task is gone.
+    fn shutdown(&self);
+}
+
+/// A runtime of one thread: its tasks, its timers and its ring.
+///
+/// It lives on the thread that made it. Dropping it drops every task on that thread, waits for wakes that other threads
+/// have begun, and then lets the ring finish; wakers and handles that are left over do nothing from then on.
+pub struct Runtime {
+    context: Rc<Context>,
+    /// What `context` sees as its park; `None` in a test that has a park without a ring.
+    pub(super) driver: Option<Rc<Driver>>,
+    tasks_per_turn: usize,
+}
+
+impl Runtime {
+    /// A runtime over `park` that runs at most `tasks_per_turn` tasks between two turns.
+    pub(crate) fn with_park(park: Rc<dyn Park>, tasks_per_turn: usize) -> Runtime {
+        assert!(tasks_per_turn > 0, "a runtime must run at least one task per turn");
+        let executor = Executor::new(park.unpark().clone());
+        let timers = park.timers().clone();
+        Runtime { context: Rc::new(Context { executor, timers, park }), driver: None, tasks_per_turn }
+    }
+
+    /// Runs a future to its end, and the tasks beside it. Returns what the future returned.
+    ///
+    /// Tasks that are not finished by then stay, and go on in the next `block_on`.
+    ///
+    /// # Panics
+    /// When called inside of a runtime, on the same thread: it would block the outer one. When the future panics; the
+    /// runtime can be used again then. When the kernel refuses to enter the ring for good.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn example(runtime: &ringmain::Runtime) {
+    /// assert_eq!(runtime.block_on(async { 6 * 7 }), 42);
+    /// # }
+    /// ```
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        if context::with_current(|_| ()).is_some() {
+            panic!("block_on was called inside of a runtime, which it would block: await the future, or spawn it");
+        }
+        // Declared before the future, so that it outlives it: the future's destructor may spawn.
+        let _entered = (context::enter(self.context.clone()), self.driver.as_ref().map(Driver::enter));
+        let mut future = pin!(future);
+        let woken = Arc::new(MainWaker { woken: AtomicBool::new(true), unpark: self.context.park.unpark().clone() });
+        let waker = Waker::from(woken.clone());
+        let mut cx = std::task::Context::from_waker(&waker);
+        loop {
+            if woken.take()
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                return output;
+            }
+            self.context.executor.run_some(self.tasks_per_turn);
+            self.turn(&woken);
+        }
+    }
+
+    /// Puts a future onto this runtime as a task of its own; it runs while [`Runtime::block_on`] does.
+    ///
+    /// # Examples
+    /// ```
+    /// # fn example(runtime: &ringmain::Runtime) {
+    /// let task = runtime.spawn(async { 6 * 7 });
+    /// assert_eq!(runtime.block_on(task).unwrap(), 42);
+    /// # }
+    /// ```
+    pub fn spawn<F: Future + 'static>(&self, future: F) -> JoinHandle<F::Output> {
+        self.context.executor.spawn(future)
+    }
+
+    fn turn(&self, main: &MainWaker) {
+        let Context { timers, park, .. } = &*self.context;
+        let turned = park.turn(self.wait(main));
+        park.unpark().awake();
+        if let Err(error) = turned {
+            panic!("the ring cannot be entered any more: {error}; drop this runtime and build a new one");
+        }
+        if timers.next_deadline().is_some() {
+            timers.fire(park.now());
+        }
+    }
+
+    /// How long the next turn may wait. The sleep is announced before it is allowed: a wake that came since the last look
+    /// at the queues refuses it, and they are looked at again.
+    fn wait(&self, main: &MainWaker) -> Wait {
+        let Context { executor, timers, park } = &*self.context;
+        loop {
+            if main.is_woken() || executor.has_ready() {
+                return Wait::No;
+            }
+            let left = timers.next_deadline().map(|deadline| deadline.saturating_duration_since(park.now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Wait::No;
+            }
+            if park.unpark().prepare_sleep() {
+                return Wait::Until(left);
+            }
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        // The destructors of the tasks may call the free functions; those get this runtime, which refuses.
+        let _entered = (context::enter(self.context.clone()), self.driver.as_ref().map(Driver::enter));
+        self.context.executor.shutdown();
+        self.context.timers.close();
+        self.context.park.shutdown();
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("tasks_per_turn", &self.tasks_per_turn).finish_non_exhaustive()
+    }
+}
+
+/// Wakes the main future of one `block_on`.
+struct MainWaker {
+    woken: AtomicBool,
+    unpark: Arc<Unpark>,
+}
+
+impl MainWaker {
+    fn is_woken(&self) -> bool {
+        self.woken.load(Ordering::Acquire)
+    }
+
+    /// A plain load first: most passes are not for the main future.
+    fn take(&self) -> bool {
+        self.is_woken() && self.woken.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Wake for MainWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // A swap, where a store would do, so that every write of the flag is part of one chain that loom can follow.
+        self.woken.swap(true, Ordering::AcqRel);
+        // On the runtime's own thread the loop looks at the flag before it sleeps. During a turn the sleep is still
+        // announced there, so that going through `unpark` would cost a write that only ends the next sleep early.
+        let is_own_thread =
+            context::with_current(|context| Arc::ptr_eq(context.park.unpark(), &self.unpark)).unwrap_or(false);
+        if !is_own_thread {
+            self.unpark.wake();
+        }
+    }
+}

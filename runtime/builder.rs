@@ -1,0 +1,93 @@
+//! Building a runtime: a configuration, a driver, an executor.
+
+use std::rc::Rc;
+
+use super::block_on::Runtime;
+use super::config::Config;
+use super::driver::Driver;
+use super::error::BuildError;
+use super::ring::Script;
+
+/// How a [`Runtime`] is to be built.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    config: Config,
+}
+
+impl Builder {
+    /// Keep these bounds.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Build the runtime on this thread, to which it stays bound.
+    ///
+    /// # Errors
+    /// [`BuildError`] says which of kernel, seccomp, sysctl, resource limit or configuration forbids it, and what
+    /// to do about it.
+    pub fn build(&self) -> Result<Runtime, BuildError> {
+        Ok(Runtime::with_driver(Driver::new(&self.config)?))
+    }
+
+    /// Build a runtime whose kernel is played by the [`Script`], for tests of operations and of what uses them.
+    ///
+    /// # Errors
+    /// [`BuildError`] if the configuration is invalid, or memory or descriptors are out.
+    ///
+    /// # Examples
+    /// ```
+    /// use ringmain::{Runtime, ops};
+    ///
+    /// let (runtime, script) = Runtime::builder().build_scripted()?;
+    /// script.play(|kernel| {
+    ///     for pending in kernel.pending() {
+    ///         kernel.complete(pending.entry.user_data, -5);
+    ///     }
+    /// });
+    /// let error = runtime.block_on(ops::nop()).unwrap_err();
+    /// assert_eq!(error.raw_os_error(), Some(5), "the played kernel answers EIO");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn build_scripted(&self) -> Result<(Runtime, Script), BuildError> {
+        let (driver, script) = Driver::scripted(&self.config)?;
+        Ok((Runtime::with_driver(driver), script))
+    }
+}
+
+impl Runtime {
+    /// A runtime with the default [`Config`], bound to this thread.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    ///
+    /// # Examples
+    /// ```
+    /// let runtime = ringmain::Runtime::new()?;
+    /// assert_eq!(runtime.block_on(async { 6 * 7 }), 42);
+    /// # Ok::<(), ringmain::BuildError>(())
+    /// ```
+    pub fn new() -> Result<Self, BuildError> {
+        Self::builder().build()
+    }
+
+    /// A builder, to choose the bounds.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn with_driver(driver: Rc<Driver>) -> Self {
+        let tasks_per_turn = driver.config().tasks_per_turn as usize;
+        let mut runtime = Self::with_park(driver.clone(), tasks_per_turn);
+        runtime.driver = Some(driver);
+        runtime
+    }
+
+    /// The driver of this runtime: its counters, its registry, what it was built as.
+    #[must_use]
+    pub fn driver(&self) -> &Rc<Driver> {
+        self.driver.as_ref().expect("a runtime is built on a driver")
+    }
+}

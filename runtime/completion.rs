@@ -1,0 +1,158 @@
+//! One completion, and what it created.
+//!
+//! A completion says a count or an errno. For some opcodes the count is a new descriptor: then the opcode's method
+//! on `Sqe` said so when the entry was encoded, and the [`Completion`] *owns* that descriptor from the moment it is
+//! reaped. A completion nobody looks at closes it; a completion of any other opcode has none to give.
+#![allow(unsafe_code, reason = "takes ownership of the descriptor that the kernel has just created")]
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use super::buf::Ticket;
+
+/// `ERESTARTSYS`: a running splice or tee that was interrupted answers this instead of `EINTR`, a number that never
+/// reaches user space otherwise (`io_uring/splice.c` has no fix-up for it).
+const ERESTARTSYS: i32 = 512;
+
+/// What an opcode's success brings into being.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Creates {
+    /// The result is a count.
+    #[default]
+    Nothing,
+    /// The result is a new descriptor.
+    Descriptor,
+}
+
+/// The answer to one operation: a result, its flags, and what a success created.
+#[derive(Debug)]
+pub struct Completion {
+    outcome: Outcome,
+    flags: u32,
+    ticket: Ticket,
+    descriptor: Option<OwnedFd>,
+    // Bound to the thread of its ring, like everything it could be compared with.
+    _ring_thread: PhantomData<*const ()>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    /// The kernel's count, or its negated errno.
+    Kernel(i32),
+    /// The kernel never saw the operation.
+    Refused(Option<io::Error>),
+}
+
+impl Completion {
+    /// The count, or the error with the kernel's errno.
+    ///
+    /// An operation that was cancelled while it ran answers `ECANCELED`, whichever of its internal numbers the
+    /// kernel used. An error from before the kernel saw the operation is handed out once, whole; asked again, only
+    /// its kind is left.
+    pub fn result(&mut self) -> io::Result<u32> {
+        match &mut self.outcome {
+            Outcome::Kernel(result) if *result >= 0 => Ok(result.unsigned_abs()),
+            Outcome::Kernel(result) => Err(io::Error::from_raw_os_error(errno(*result))),
+            Outcome::Refused(error) => {
+                let kind = error.as_ref().map_or(io::ErrorKind::InvalidInput, io::Error::kind);
+                let left = io::Error::from(kind);
+                Err(error.replace(left).unwrap_or_else(|| io::Error::from(kind)))
+            }
+        }
+    }
+
+    /// Whether the operation ended because it was cancelled (`ECANCELED`).
+    pub fn was_cancelled(&self) -> bool {
+        match &self.outcome {
+            Outcome::Kernel(result) => *result < 0 && errno(*result) == libc::ECANCELED,
+            Outcome::Refused(error) => error.as_ref().and_then(io::Error::raw_os_error) == Some(libc::ECANCELED),
+        }
+    }
+
+    /// The completion's raw flags (`IORING_CQE_F_*`).
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+
+    /// The descriptor that the operation created, once. `None` for an error, and for every opcode that creates none.
+    pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.descriptor.take()
+    }
+
+    /// Which submission this answers: the proof [`Fill`](super::buf::Fill) asks for.
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// The completion of an operation that the kernel has answered.
+    ///
+    /// `creates` must be what the opcode's method recorded for the entry that this result answers.
+    pub(crate) fn answered(ticket: Ticket, result: i32, flags: u32, creates: Creates) -> Self {
+        let descriptor = match creates {
+            Creates::Descriptor if result >= 0 => {
+                // SAFETY: I3 identity. The result answers an entry whose opcode makes a descriptor, and each result
+                // is turned into a completion once, so this is the only owner of a number that the kernel has just
+                // made. Guarded by `a_cancelled_accept_leaks_no_descriptor`.
+                Some(unsafe { OwnedFd::from_raw_fd(result) })
+            }
+            _ => None,
+        };
+        Self { outcome: Outcome::Kernel(result), flags, ticket, descriptor, _ring_thread: PhantomData }
+    }
+
+    /// The completion of an operation that never reached the kernel.
+    pub(crate) fn refused(ticket: Ticket, error: io::Error) -> Self {
+        Self { outcome: Outcome::Refused(Some(error)), flags: 0, ticket, descriptor: None, _ring_thread: PhantomData }
+    }
+}
+
+/// The errno a negated result stands for.
+pub(crate) fn errno(result: i32) -> i32 {
+    match -result {
+        ERESTARTSYS => libc::ECANCELED,
+        errno => errno,
+    }
+}
+
+/// Whether a result says that a signal, not an error, ended the operation.
+pub(crate) fn is_interrupted(result: i32) -> bool {
+    result == -libc::EINTR || result == -ERESTARTSYS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket() -> Ticket {
+        Ticket { ring: 1, sequence: 1 }
+    }
+
+    #[test]
+    fn an_interrupted_splice_reads_as_cancelled() {
+        let mut completion = Completion::answered(ticket(), -512, 0, Creates::Nothing);
+        assert!(completion.was_cancelled());
+        assert_eq!(completion.result().unwrap_err().raw_os_error(), Some(125));
+    }
+
+    #[test]
+    fn an_errno_arrives_unchanged() {
+        let mut completion = Completion::answered(ticket(), -32, 0, Creates::Descriptor);
+        assert_eq!(completion.result().unwrap_err().raw_os_error(), Some(libc::EPIPE));
+        assert!(completion.take_descriptor().is_none());
+    }
+
+    #[test]
+    fn a_count_is_never_a_descriptor() {
+        let mut completion = Completion::answered(ticket(), 1, 0, Creates::Nothing);
+        assert!(completion.take_descriptor().is_none());
+    }
+
+    #[test]
+    fn a_refusal_hands_its_error_out_whole_and_once() {
+        let mut completion =
+            Completion::refused(ticket(), io::Error::new(io::ErrorKind::InvalidInput, "the buffer has no capacity"));
+        assert_eq!(completion.result().unwrap_err().to_string(), "the buffer has no capacity");
+        assert_eq!(completion.result().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,321 @@
+//! A ring that a test plays: any order, late, short, failing, with a clock of its own.
+//!
+//! [`Script`] is the test's hand on it. It is as safe as the kernel's ring is: a read can only be completed with
+//! bytes that the script really writes, an accept only with a descriptor that it really gives, and nothing that has
+//! had its final completion can be completed again, except as the stale completion that it then is.
+#![allow(unsafe_code, reason = "writes into the memory of a read that it completes, as the kernel does")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::{Cqe, Wait};
+use crate::runtime::abi;
+use crate::runtime::entry::Entry;
+
+/// The driver's side.
+#[derive(Debug)]
+pub(crate) struct ScriptedRing {
+    shared: Rc<RefCell<Shared>>,
+}
+
+/// The test's side of a scripted ring.
+#[derive(Clone, Debug)]
+pub struct Script {
+    shared: Rc<RefCell<Shared>>,
+}
+
+/// One entry that the played kernel has and has not answered for the last time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// What was asked.
+    pub entry: Entry,
+    /// In which place of the order of submission, from 0.
+    pub order: u64,
+}
+
+struct Shared {
+    capacity: usize,
+    staged: VecDeque<Entry>,
+    pending: Vec<Pending>,
+    answers: VecDeque<Cqe>,
+    overflow: VecDeque<Cqe>,
+    completions: usize,
+    order: u64,
+    enters: u64,
+    now: Rc<Cell<Instant>>,
+    failures: VecDeque<i32>,
+    take: Option<usize>,
+    attempts: VecDeque<i32>,
+    play: Option<Box<dyn FnMut(&Script)>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("staged", &self.staged).field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+impl Script {
+    /// What the played kernel has been given and still holds, in the order of submission.
+    pub fn pending(&self) -> Vec<Pending> {
+        self.shared.borrow().pending.clone()
+    }
+
+    /// How often the ring was entered.
+    pub fn enters(&self) -> u64 {
+        self.shared.borrow().enters
+    }
+
+    /// Complete an entry with a count or a negated errno, for the last time.
+    ///
+    /// A read or receive that succeeds is filled with `0xA5` bytes.
+    ///
+    /// # Panics
+    /// If the result is larger than the entry asked for, or if the opcode would have to give a descriptor.
+    pub fn complete(&self, user_data: u64, result: i32) {
+        self.complete_with(user_data, result, 0);
+    }
+
+    /// Complete an entry with completion flags; with `IORING_CQE_F_MORE` the played kernel keeps the entry.
+    ///
+    /// # Panics
+    /// As for [`complete`](Self::complete).
+    pub fn complete_with(&self, user_data: u64, result: i32, flags: u32) {
+        let mut shared = self.shared.borrow_mut();
+        if let Some(pending) = shared.settle(user_data, flags) {
+            assert!(
+                result < 0 || !creates_descriptor(&pending.entry),
+                "this opcode gives a descriptor: use complete_with_descriptor"
+            );
+            fill(&pending.entry, result, 0xA5);
+        }
+        shared.post(Cqe { user_data, result, flags });
+    }
+
+    /// Complete a read or receive with these bytes.
+    ///
+    /// # Panics
+    /// If the entry is not one that the kernel fills, or has less room.
+    pub fn complete_with_bytes(&self, user_data: u64, bytes: &[u8]) {
+        let mut shared = self.shared.borrow_mut();
+        let pending = shared.settle(user_data, 0).expect("only a pending entry can be filled");
+        assert!(fills(&pending.entry), "opcode {} is not filled by the kernel", pending.entry.opcode);
+        assert!(bytes.len() <= pending.entry.len as usize, "the entry asked for {} bytes", pending.entry.len);
+        for (at, byte) in bytes.iter().enumerate() {
+            write(&pending.entry, at, *byte);
+        }
+        let result = i32::try_from(bytes.len()).expect("a read is shorter than 2 GiB");
+        shared.post(Cqe { user_data, result, flags: 0 });
+    }
+
+    /// Complete an accept or open with a descriptor, which goes to whoever owns the completion.
+    ///
+    /// # Panics
+    /// If the opcode gives no descriptor.
+    pub fn complete_with_descriptor(&self, user_data: u64, fd: OwnedFd, flags: u32) {
+        let mut shared = self.shared.borrow_mut();
+        let pending = shared.settle(user_data, flags).expect("only a pending entry can be given a descriptor");
+        assert!(creates_descriptor(&pending.entry), "opcode {} gives no descriptor", pending.entry.opcode);
+        shared.post(Cqe { user_data, result: fd.into_raw_fd(), flags });
+    }
+
+    /// Let the next enter fail with this errno.
+    pub fn fail_enter(&self, errno: i32) {
+        self.shared.borrow_mut().failures.push_back(errno);
+    }
+
+    /// Let the next enter take only this many entries.
+    pub fn take_only(&self, entries: usize) {
+        self.shared.borrow_mut().take = Some(entries);
+    }
+
+    /// What the next attempts answer, in this order; with none left an attempt answers `-EAGAIN`.
+    pub fn answer_attempt(&self, result: i32) {
+        self.shared.borrow_mut().attempts.push_back(result);
+    }
+
+    /// Move the clock.
+    pub fn advance(&self, by: Duration) {
+        let now = &self.shared.borrow().now;
+        now.set(now.get() + by);
+    }
+
+    /// Play the kernel: called at the end of each enter, to complete what it likes.
+    pub fn play(&self, play: impl FnMut(&Script) + 'static) {
+        self.shared.borrow_mut().play = Some(Box::new(play));
+    }
+}
+
+impl ScriptedRing {
+    pub(crate) fn new(entries: usize, completions: usize) -> (Self, Script) {
+        let shared = Rc::new(RefCell::new(Shared {
+            capacity: entries,
+            staged: VecDeque::new(),
+            pending: Vec::new(),
+            answers: VecDeque::new(),
+            overflow: VecDeque::new(),
+            completions,
+            order: 0,
+            enters: 0,
+            now: Rc::new(Cell::new(Instant::now())),
+            failures: VecDeque::new(),
+            take: None,
+            attempts: VecDeque::new(),
+            play: None,
+        }));
+        (Self { shared: Rc::clone(&shared) }, Script { shared })
+    }
+
+    pub(crate) fn space(&self) -> usize {
+        let shared = self.shared.borrow();
+        shared.capacity - shared.staged.len()
+    }
+
+    pub(crate) fn staged(&self) -> usize {
+        self.shared.borrow().staged.len()
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        let mut shared = self.shared.borrow_mut();
+        assert!(shared.staged.len() < shared.capacity, "an entry was pushed into a full queue");
+        shared.staged.push_back(entry);
+    }
+
+    pub(crate) fn attempt(&mut self, entry: &Entry) -> i32 {
+        let result = self.shared.borrow_mut().attempts.pop_front().unwrap_or(-libc::EAGAIN);
+        assert!(result < 0 || !creates_descriptor(entry), "a scripted attempt gives no descriptor");
+        fill(entry, result, 0xA5);
+        result
+    }
+
+    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
+        let mut shared = self.shared.borrow_mut();
+        shared.enters += 1;
+        if let Some(errno) = shared.failures.pop_front() {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let count = shared.take.take().unwrap_or(usize::MAX).min(shared.staged.len());
+        for _ in 0..count {
+            let entry = shared.staged.pop_front().expect("counted above");
+            let order = shared.order;
+            shared.order += 1;
+            shared.pending.push(Pending { entry, order });
+        }
+        while shared.answers.len() < shared.completions
+            && let Some(cqe) = shared.overflow.pop_front()
+        {
+            shared.answers.push_back(cqe);
+        }
+        let play = shared.play.take();
+        drop(shared);
+        if let Some(mut play) = play {
+            play(&Script { shared: Rc::clone(&self.shared) });
+            self.shared.borrow_mut().play.get_or_insert(play);
+        }
+        let shared = self.shared.borrow();
+        if let Wait::Until(limit) = wait
+            && shared.answers.is_empty()
+        {
+            let limit = limit.expect("the script sleeps for ever: it has nothing to deliver and no timer is set");
+            shared.now.set(shared.now.get() + limit);
+        }
+        Ok(count)
+    }
+
+    pub(crate) fn reap(&mut self, mut sink: impl FnMut(Cqe)) {
+        loop {
+            let Some(cqe) = self.shared.borrow_mut().answers.pop_front() else {
+                return;
+            };
+            sink(cqe);
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.shared.borrow().answers.is_empty()
+    }
+
+    pub(crate) fn more_work(&self) -> bool {
+        !self.shared.borrow().overflow.is_empty()
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.shared.borrow().now.get()
+    }
+
+    pub(crate) fn clock(&self) -> impl Fn() -> Instant + use<> {
+        let now = Rc::clone(&self.shared.borrow().now);
+        move || now.get()
+    }
+}
+
+impl Shared {
+    /// Take the entry from what the played kernel holds, unless it goes on.
+    fn settle(&mut self, user_data: u64, flags: u32) -> Option<Pending> {
+        let staged = self.staged.iter().any(|entry| entry.user_data == user_data);
+        assert!(!staged, "the played kernel has not been given this entry yet; enter the ring first");
+        let at = self.pending.iter().position(|pending| pending.entry.user_data == user_data)?;
+        if flags & abi::MORE != 0 {
+            return Some(self.pending[at]);
+        }
+        Some(self.pending.remove(at))
+    }
+
+    fn post(&mut self, cqe: Cqe) {
+        if self.answers.len() < self.completions && self.overflow.is_empty() {
+            self.answers.push_back(cqe);
+        } else {
+            self.overflow.push_back(cqe);
+        }
+    }
+}
+
+fn creates_descriptor(entry: &Entry) -> bool {
+    matches!(entry.opcode, abi::ACCEPT | abi::OPENAT)
+}
+
+fn fills(entry: &Entry) -> bool {
+    matches!(entry.opcode, abi::READ | abi::READ_FIXED | abi::RECV | abi::READV)
+}
+
+/// Make a successful result of a filling opcode true.
+fn fill(entry: &Entry, result: i32, byte: u8) {
+    if !fills(entry) {
+        return;
+    }
+    for at in 0..usize::try_from(result).unwrap_or(0) {
+        write(entry, at, byte);
+    }
+}
+
+/// Write the byte at this place of the region, or of the regions, of an entry.
+fn write(entry: &Entry, mut at: usize, byte: u8) {
+    if entry.opcode != abi::READV {
+        assert!(at < entry.len as usize, "a read of {} bytes cannot bring more", entry.len);
+        let place = (entry.addr as *mut u8).wrapping_add(at);
+        // SAFETY: I1. The entry is pending, or being attempted: its operation is held in its body, or borrowed, and
+        // lends `len` writable bytes at `addr`; `at` is below `len` (asserted). Guarded by
+        // `a_scripted_read_fills_the_buffer`.
+        unsafe { place.write(byte) };
+        return;
+    }
+    for index in 0..entry.len as usize {
+        let vector = (entry.addr as *const libc::iovec).wrapping_add(index);
+        // SAFETY: I1. As above: the frame holds `len` vectors at `addr` as long as the entry is pending. Guarded by
+        // `a_scripted_readv_fills_the_buffers_in_order`.
+        let vector = unsafe { vector.read() };
+        if at < vector.iov_len {
+            let place = vector.iov_base.cast::<u8>().wrapping_add(at);
+            // SAFETY: I1. As above; `at` is below the length of this region. Guarded by
+            // `a_scripted_readv_fills_the_buffers_in_order`.
+            unsafe { place.write(byte) };
+            return;
+        }
+        at -= vector.iov_len;
+    }
+    panic!("a vectored read cannot bring more than its regions hold");
+}

@@ -1,0 +1,378 @@
+//! The one future of every operation, and the one stream of every multishot operation.
+//!
+//! A [`Submission`] is a handle on a slot. The first poll moves the operation into one and queues its entry; later
+//! polls look whether it is done; the last one moves the operation out and decodes it. Dropping it moves nothing:
+//! the slot is told, and waits for the kernel.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use futures::stream::{FusedStream, Stream};
+
+use super::body::Body;
+use super::buf::Ticket;
+use super::completion::Completion;
+use super::driver::{Admission, Driver};
+use super::inflight::{Key, Next, Polled};
+use super::operation::{MultishotOperation, Operation};
+
+/// One operation, not started before it is first polled.
+///
+/// It belongs to the runtime that is running when it is first polled.
+///
+/// # Cancel safety
+/// Dropping it is always safe and never blocks. Before the first poll nothing has happened. After it, the kernel is
+/// asked to cancel, and the operation, its buffers and its descriptors stay in the runtime until the kernel has let
+/// go of them; bytes that a read had already taken by then are lost with the buffer. [`cancel`](Self::cancel) loses
+/// nothing: it gives the result, the count and the buffer back.
+///
+/// # Panics
+/// When polled again after it has completed, or inside another runtime than the one it started in.
+pub struct Submission<O: Operation> {
+    stage: Stage<O>,
+    cancelled: bool,
+}
+
+enum Stage<O> {
+    Fresh(O),
+    /// All slots are taken; a place in the queue.
+    Admitting {
+        driver: Rc<Driver>,
+        operation: O,
+        place: u64,
+    },
+    InFlight {
+        driver: Rc<Driver>,
+        key: Key,
+    },
+    Finished,
+}
+
+// The operation never lies pinned in here: it moves into its slot.
+impl<O: Operation> Unpin for Submission<O> {}
+
+impl<O: Operation> Submission<O> {
+    /// A submission of this operation. Nothing happens before it is polled.
+    pub fn new(operation: O) -> Self {
+        Self { stage: Stage::Fresh(operation), cancelled: false }
+    }
+
+    /// Ask for the end of the operation; await what this returns for what it came to.
+    ///
+    /// A race with success is won by success: the output then says what was done. An operation that was never polled
+    /// ends with `ECANCELED` and the kernel never sees it.
+    #[must_use = "await it to learn how the operation ended"]
+    pub fn cancel(mut self) -> Self {
+        self.request_cancel();
+        self
+    }
+
+    /// As [`cancel`](Self::cancel), for a submission that lies inside a larger future.
+    pub fn request_cancel(&mut self) {
+        self.cancelled = true;
+        if let Stage::InFlight { driver, key } = &self.stage {
+            driver.cancel(*key);
+        }
+    }
+
+    /// Whether the operation has been handed to the runtime and has not come back.
+    pub fn is_in_flight(&self) -> bool {
+        matches!(self.stage, Stage::InFlight { .. })
+    }
+
+    fn start(&mut self, driver: Rc<Driver>, operation: O, place: Option<u64>, cx: &mut Context<'_>) -> Poll<O::Output> {
+        if self.cancelled {
+            if let Some(place) = place {
+                driver.leave(place);
+            }
+            return Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, cancelled())));
+        }
+        match driver.admit(place, false, cx.waker()) {
+            Admission::Closed => Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, closed()))),
+            Admission::Wait(place) => {
+                self.stage = Stage::Admitting { driver, operation, place };
+                Poll::Pending
+            }
+            Admission::Granted(key, ticket, body) => {
+                let waker = cx.waker().clone();
+                match describe(&driver, key, &body, |body| {
+                    body.put(operation, ticket);
+                    body.encode::<O>()
+                }) {
+                    Ok(()) => {
+                        driver.queue(key, waker);
+                        self.stage = Stage::InFlight { driver, key };
+                        Poll::Pending
+                    }
+                    Err(error) => {
+                        let operation = body.take::<O>();
+                        driver.recycle(body);
+                        Poll::Ready(operation.decode(Completion::refused(ticket, error)))
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<O: Operation> Future for Submission<O> {
+    type Output = O::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
+        let this = self.get_mut();
+        match std::mem::replace(&mut this.stage, Stage::Finished) {
+            Stage::Fresh(operation) => this.start(Driver::current(), operation, None, cx),
+            Stage::Admitting { driver, operation, place } => this.start(driver, operation, Some(place), cx),
+            Stage::InFlight { driver, key } => {
+                belongs_here(&driver);
+                match poll_slot(cx, |waker| driver.poll(key, waker), |waker| driver.replace_waker(key, waker)) {
+                    None => {
+                        this.stage = Stage::InFlight { driver, key };
+                        Poll::Pending
+                    }
+                    Some((body, completion)) => {
+                        let operation = body.take::<O>();
+                        driver.recycle(body);
+                        Poll::Ready(operation.decode(completion))
+                    }
+                }
+            }
+            Stage::Finished => panic!("this operation has completed and was polled again"),
+        }
+    }
+}
+
+impl<O: Operation> Drop for Submission<O> {
+    fn drop(&mut self) {
+        match &self.stage {
+            Stage::Fresh(_) | Stage::Finished => {}
+            Stage::Admitting { driver, place, .. } => driver.leave(*place),
+            Stage::InFlight { driver, key } => driver.orphan(*key),
+        }
+    }
+}
+
+impl<O: Operation> fmt::Debug for Submission<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match &self.stage {
+            Stage::Fresh(_) => "fresh",
+            Stage::Admitting { .. } => "admitting",
+            Stage::InFlight { .. } => "in flight",
+            Stage::Finished => "finished",
+        };
+        f.debug_struct("Submission").field("stage", &stage).field("cancelled", &self.cancelled).finish()
+    }
+}
+
+/// A multishot operation: one submission, a stream of what it brings.
+///
+/// The stream ends after the operation's last completion. When its consumer falls 1,024 items behind, the operation
+/// is cancelled in the kernel and armed again once they are taken.
+///
+/// # Cancel safety
+/// Dropping the stream cancels the operation; items that nobody took, and descriptors in them, are dropped.
+///
+/// # Panics
+/// When polled inside another runtime than the one it started in.
+pub struct Multishot<O: MultishotOperation> {
+    stage: Stage<O>,
+}
+
+impl<O: MultishotOperation> Unpin for Multishot<O> {}
+
+impl<O: MultishotOperation> Multishot<O> {
+    /// A stream of this operation's items. Nothing happens before it is polled.
+    pub fn new(operation: O) -> Self {
+        Self { stage: Stage::Fresh(operation) }
+    }
+
+    /// Ask for the end of the operation: the stream yields what has already come, then how it ended, then ends.
+    pub fn cancel(&mut self) {
+        match std::mem::replace(&mut self.stage, Stage::Finished) {
+            Stage::InFlight { driver, key } => {
+                driver.cancel(key);
+                self.stage = Stage::InFlight { driver, key };
+            }
+            Stage::Admitting { driver, place, .. } => driver.leave(place),
+            Stage::Fresh(_) | Stage::Finished => {}
+        }
+    }
+
+    fn start(
+        &mut self,
+        driver: Rc<Driver>,
+        operation: O,
+        place: Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<O::Item>> {
+        match driver.admit(place, true, cx.waker()) {
+            Admission::Closed => Poll::Ready(Some(operation.item(Completion::refused(Ticket::NONE, closed())))),
+            Admission::Wait(place) => {
+                self.stage = Stage::Admitting { driver, operation, place };
+                Poll::Pending
+            }
+            Admission::Granted(key, ticket, body) => {
+                let waker = cx.waker().clone();
+                match describe(&driver, key, &body, |body| {
+                    body.put(operation, ticket);
+                    body.encode_multishot::<O>()
+                }) {
+                    Ok(()) => {
+                        driver.queue(key, waker);
+                        self.stage = Stage::InFlight { driver, key };
+                        Poll::Pending
+                    }
+                    Err(error) => {
+                        let operation = body.take::<O>();
+                        driver.recycle(body);
+                        Poll::Ready(Some(operation.item(Completion::refused(ticket, error))))
+                    }
+                }
+            }
+        }
+    }
+
+    /// It was paused and everything was taken: describe it and queue it again.
+    fn rearm(&mut self, driver: Rc<Driver>, key: Key, body: &Rc<Body>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
+        let waker = cx.waker().clone();
+        match describe(&driver, key, body, Body::encode_multishot::<O>) {
+            Ok(()) => {
+                driver.queue(key, waker);
+                self.stage = Stage::InFlight { driver, key };
+                Poll::Pending
+            }
+            Err(error) => {
+                let item = body.item::<O>(Completion::refused(body.ticket(), error));
+                body.dispose();
+                Poll::Ready(Some(item))
+            }
+        }
+    }
+}
+
+impl<O: MultishotOperation> Stream for Multishot<O> {
+    type Item = O::Item;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
+        let this = self.get_mut();
+        let (driver, key) = match std::mem::replace(&mut this.stage, Stage::Finished) {
+            Stage::Finished => return Poll::Ready(None),
+            Stage::Fresh(operation) => return this.start(Driver::current(), operation, None, cx),
+            Stage::Admitting { driver, operation, place } => return this.start(driver, operation, Some(place), cx),
+            Stage::InFlight { driver, key } => (driver, key),
+        };
+        belongs_here(&driver);
+        let mut next = driver.next(key, cx.waker());
+        if matches!(next, Next::OtherWaker) {
+            driver.replace_waker(key, cx.waker().clone());
+            next = driver.next(key, cx.waker());
+        }
+        match next {
+            Next::Item(body, completion) => {
+                this.stage = Stage::InFlight { driver, key };
+                Poll::Ready(Some(body.item::<O>(completion)))
+            }
+            Next::Pending | Next::OtherWaker => {
+                this.stage = Stage::InFlight { driver, key };
+                Poll::Pending
+            }
+            Next::Rearm(body) => this.rearm(driver, key, &body, cx),
+            Next::Ended(body, waker) => {
+                body.dispose();
+                driver.recycle(body);
+                drop(waker);
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+impl<O: MultishotOperation> FusedStream for Multishot<O> {
+    fn is_terminated(&self) -> bool {
+        matches!(self.stage, Stage::Finished)
+    }
+}
+
+impl<O: MultishotOperation> Drop for Multishot<O> {
+    fn drop(&mut self) {
+        match &self.stage {
+            Stage::Fresh(_) | Stage::Finished => {}
+            Stage::Admitting { driver, place, .. } => driver.leave(*place),
+            Stage::InFlight { driver, key } => driver.orphan(*key),
+        }
+    }
+}
+
+impl<O: MultishotOperation> fmt::Debug for Multishot<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Multishot").field("in_flight", &matches!(self.stage, Stage::InFlight { .. })).finish()
+    }
+}
+
+/// Run foreign `encode` code with nothing borrowed. On an error the slot is vacant again and the operation still in
+/// the body; on a panic both are gone, and the ring has not been touched.
+fn describe(
+    driver: &Rc<Driver>,
+    key: Key,
+    body: &Rc<Body>,
+    encode: impl FnOnce(&Body) -> io::Result<()>,
+) -> io::Result<()> {
+    struct Undo<'a>(&'a Driver, Key, &'a Rc<Body>);
+    impl Drop for Undo<'_> {
+        fn drop(&mut self) {
+            self.0.withdraw(self.1);
+            self.2.dispose();
+        }
+    }
+    let undo = Undo(driver, key, body);
+    let outcome = encode(body);
+    std::mem::forget(undo);
+    if outcome.is_err() {
+        driver.withdraw(key);
+    }
+    outcome
+}
+
+/// Look whether a slot is done, and see to it that the right task is woken if not.
+fn poll_slot(
+    cx: &mut Context<'_>,
+    poll: impl Fn(&std::task::Waker) -> Polled,
+    replace_waker: impl FnOnce(std::task::Waker),
+) -> Option<(Rc<Body>, Completion)> {
+    let mut polled = poll(cx.waker());
+    if matches!(polled, Polled::OtherWaker) {
+        // Cloning a waker is foreign code: it runs with nothing borrowed, and the slot is looked at again after it.
+        replace_waker(cx.waker().clone());
+        polled = poll(cx.waker());
+    }
+    match polled {
+        Polled::Pending | Polled::OtherWaker => None,
+        Polled::Done(body, completion, waker) => {
+            drop(waker);
+            Some((body, completion))
+        }
+    }
+}
+
+/// An operation makes progress only when its own driver is turned, so waiting for it elsewhere would never end.
+fn belongs_here(driver: &Rc<Driver>) {
+    if let Some(current) = Driver::try_current() {
+        assert!(
+            current.id() == driver.id(),
+            "this operation was started in another ringmain runtime; await it inside the runtime it was started in"
+        );
+    }
+}
+
+fn cancelled() -> io::Error {
+    io::Error::from_raw_os_error(libc::ECANCELED)
+}
+
+/// The runtime has shut down: to an operation this is a cancel that came before it started.
+fn closed() -> io::Error {
+    cancelled()
+}
