@@ -2,7 +2,6 @@
 
 pub mod runtime;
 
-//f
-//ops
+pub mod ops;
 
 pub use runtime::*;

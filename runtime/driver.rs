@@ -379,10 +379,6 @@ impl Driver {
         self.id
     }
 
-    pub(crate) fn unpark(&self) -> &Arc<Unpark> {
-        &self.unpark
-    }
-
     pub(crate) fn timers(&self) -> &Rc<Timers> {
         &self.timers
     }

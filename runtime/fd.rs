@@ -127,6 +127,12 @@ impl AsFd for Fd {
     }
 }
 
+impl AsRef<Fd> for Fd {
+    fn as_ref(&self) -> &Fd {
+        self
+    }
+}
+
 impl AsFd for FdHold {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.fd.as_fd()

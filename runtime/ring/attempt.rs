@@ -181,10 +181,24 @@ unsafe fn write_vectors(entry: &Entry, vectors: *const libc::iovec, count: u32) 
 fn positioned(entry: &Entry, mut call: impl FnMut(libc::off_t, c_int) -> isize) -> i32 {
     let flags = entry.op_flags.cast_signed() | libc::RWF_NOWAIT;
     let offset = entry.off.cast_signed();
-    match retry(|| call(offset, flags)) {
-        error if error == -libc::ESPIPE && offset != -1 => retry(|| call(-1, flags)),
-        result => result,
+    let mut result = retry(|| call(offset, flags));
+    if result == -libc::ESPIPE && offset != -1 {
+        result = retry(|| call(-1, flags));
     }
+    // splice(2) takes a pipe's ability to do RWF_NOWAIT away for good (`pipe_clear_nowait`, `fs/splice.c`); a
+    // descriptor that does not block needs no such flag.
+    if result == -libc::EOPNOTSUPP && offset == -1 && does_not_block(entry.fd) {
+        result = retry(|| call(-1, entry.op_flags.cast_signed()));
+    }
+    result
+}
+
+fn does_not_block(fd: c_int) -> bool {
+    let status = retry(|| {
+        // SAFETY: F_GETFL takes no memory. Tested by `an_attempt_reads_a_pipe_that_was_spliced`.
+        unsafe { libc::fcntl(fd, libc::F_GETFL) as isize }
+    });
+    status >= 0 && status & libc::O_NONBLOCK != 0
 }
 
 /// # Safety

@@ -68,6 +68,18 @@ fn an_attempt_splices_between_pipes() {
 }
 
 #[test]
+fn an_attempt_reads_a_pipe_that_was_spliced() {
+    let (reader, filler) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).expect("a pipe can be made");
+    let (_sink, target) = pipe();
+    rustix::io::write(&filler, b"spliced, read").expect("written");
+    assert_eq!(attempt(splice(&reader, &target, 8)), 8);
+    let mut bytes = [0; 8];
+    assert_eq!(attempt(read(Opcode::Read, &reader, &mut bytes)), 5);
+    assert_eq!(&bytes[..5], b" read");
+    assert_eq!(attempt(read(Opcode::Read, &reader, &mut bytes)), -libc::EAGAIN, "and still does not wait");
+}
+
+#[test]
 fn an_attempt_splices_from_an_offset_and_keeps_the_position() {
     let mut file = tempfile::tempfile().expect("made");
     file.write_all(b"0123456789").expect("written");

@@ -1,0 +1,253 @@
+//! Pipes: the place where pages wait between two splices.
+//!
+//! A pipe holds *slots*, one page reference each, not bytes: sixteen one-byte writes that came by splice can fill a
+//! 64 KiB pipe. Its size can be asked for and refused, so what counts is what it got. A pipe that still holds bytes
+//! of one transfer must never carry another, so [`PipePool`] closes such a one.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
+
+use crate::runtime::{Driver, Fd};
+
+/// `pipe()`: a pipe of the kernel's default size, both ends close-on-exec and non-blocking.
+///
+/// # Errors
+/// Out of descriptors (`EMFILE`, `ENFILE`).
+///
+/// # Examples
+/// ```
+/// use ringmain::{Runtime, ops};
+///
+/// let runtime = Runtime::new()?;
+/// let (reader, writer) = ops::pipe()?;
+/// runtime.block_on(async {
+///     ops::write(&writer, b"pages".to_vec()).await.0?;
+///     let (count, bytes) = ops::read(&reader, Vec::with_capacity(16)).await;
+///     assert_eq!((count?, &bytes[..]), (5, &b"pages"[..]));
+///     std::io::Result::Ok(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # References
+/// `pipe(2)`, `pipe(7)`.
+pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let identity = Rc::new(());
+    Ok((
+        PipeReader { fd: Fd::new(reader), identity: Rc::clone(&identity) },
+        PipeWriter { fd: Fd::new(writer), identity },
+    ))
+}
+
+/// `pipe_sized(bytes)`: a pipe of at least this many bytes, or of whatever it got.
+///
+/// A size that is refused is no error: the pipe works with the size it has, which [`PipeReader::size`] tells.
+///
+/// # Errors
+/// Out of descriptors.
+///
+/// # Kernel
+/// Sizes are rounded up to a power of two of pages; above `/proc/sys/fs/pipe-max-size` (1 MiB) they need
+/// `CAP_SYS_RESOURCE`, and beyond `pipe-user-pages-soft` (64 MiB for each user) they are refused (`pipe(7)`).
+pub fn pipe_sized(bytes: usize) -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = pipe()?;
+    writer.grow(bytes)?;
+    Ok((reader, writer))
+}
+
+/// The end of a pipe that bytes come out of.
+#[derive(Debug)]
+pub struct PipeReader {
+    fd: Fd,
+    identity: Rc<()>,
+}
+
+/// The end of a pipe that bytes go into.
+#[derive(Debug)]
+pub struct PipeWriter {
+    fd: Fd,
+    identity: Rc<()>,
+}
+
+impl PipeReader {
+    /// How many bytes the pipe has room for: slots times the page size.
+    ///
+    /// # Errors
+    /// Those of `fcntl(F_GETPIPE_SZ)`.
+    pub fn size(&self) -> io::Result<usize> {
+        size_of_pipe(self.as_fd())
+    }
+
+    /// Whether these are the two ends of one pipe.
+    pub fn is_same_pipe(&self, writer: &PipeWriter) -> bool {
+        Rc::ptr_eq(&self.identity, &writer.identity)
+    }
+}
+
+impl PipeWriter {
+    /// How many bytes the pipe has room for: slots times the page size.
+    ///
+    /// # Errors
+    /// Those of `fcntl(F_GETPIPE_SZ)`.
+    pub fn size(&self) -> io::Result<usize> {
+        size_of_pipe(self.as_fd())
+    }
+
+    /// Ask for room for at least this many bytes; returns the size the pipe has then, larger or not.
+    ///
+    /// # Errors
+    /// Those of `fcntl(F_GETPIPE_SZ)`. A refusal (`EPERM`, and `EBUSY` for less than the pipe holds) is no error.
+    pub fn grow(&self, bytes: usize) -> io::Result<usize> {
+        match fcntl_setpipe_size(&self.fd, bytes) {
+            Ok(size) => Ok(size),
+            Err(Errno::PERM | Errno::BUSY | Errno::INVAL | Errno::NOMEM) => self.size(),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+macro_rules! end {
+    ($end:ident, $std:ty) => {
+        impl AsRef<Fd> for $end {
+            fn as_ref(&self) -> &Fd {
+                &self.fd
+            }
+        }
+
+        impl AsFd for $end {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.fd.as_fd()
+            }
+        }
+
+        impl $end {
+            /// The end as the standard library's type: the same descriptor, or a duplicate of it while other handles
+            /// or operations use it. It stays non-blocking.
+            ///
+            /// # Errors
+            /// Out of descriptors, where it has to be duplicated.
+            pub fn into_std(self) -> io::Result<$std> {
+                let fd = self.fd.into_owned().or_else(|shared| shared.try_clone_to_owned())?;
+                Ok(fd.into())
+            }
+
+            /// Take an end over from the standard library's type, and make it non-blocking.
+            ///
+            /// The flag belongs to the open file: whoever shares this end of the pipe sees it too.
+            ///
+            /// # Errors
+            /// Those of `fcntl(2)`.
+            pub fn from_std(end: $std) -> io::Result<Self> {
+                let fd = Fd::new(OwnedFd::from(end));
+                fd.set_nonblocking()?;
+                Ok(Self { fd, identity: Rc::new(()) })
+            }
+        }
+    };
+}
+
+end!(PipeReader, std::io::PipeReader);
+end!(PipeWriter, std::io::PipeWriter);
+
+/// A bounded store of empty pipes of one size, one for each driver.
+///
+/// A pipe is made when none is free and the bound allows it, and closed rather than kept when it holds bytes.
+#[derive(Debug)]
+pub(crate) struct PipePool {
+    free: RefCell<Vec<PooledPipe>>,
+    /// Pipes out, and free ones.
+    existing: Cell<usize>,
+    pipes_max: usize,
+    size: usize,
+}
+
+/// A pipe out of the pool.
+#[derive(Debug)]
+pub(crate) struct PooledPipe {
+    pub(crate) reader: PipeReader,
+    pub(crate) writer: PipeWriter,
+    pub(crate) size: usize,
+}
+
+impl PipePool {
+    /// The pool of this driver.
+    pub(crate) fn of(driver: &Driver) -> Rc<Self> {
+        driver.local(|| Self {
+            free: RefCell::new(Vec::new()),
+            existing: Cell::new(0),
+            pipes_max: driver.config().pipes as usize,
+            size: driver.config().pipe_size as usize,
+        })
+    }
+
+    /// An empty pipe, or `None` when as many as allowed are out, or the process is out of descriptors.
+    pub(crate) fn take(&self) -> Option<PooledPipe> {
+        if let Some(pipe) = self.free.borrow_mut().pop() {
+            return Some(pipe);
+        }
+        if self.existing.get() >= self.pipes_max {
+            return None;
+        }
+        let (reader, writer) = pipe_sized(self.size).ok()?;
+        let size = reader.size().ok()?;
+        self.existing.set(self.existing.get() + 1);
+        Some(PooledPipe { reader, writer, size })
+    }
+
+    /// Take a pipe back. `inside` says how many bytes it still holds: any, and it is closed.
+    pub(crate) fn give_back(&self, pipe: PooledPipe, inside: usize) {
+        if inside == 0 {
+            self.free.borrow_mut().push(pipe);
+        } else {
+            self.existing.set(self.existing.get() - 1);
+            drop(pipe);
+        }
+    }
+}
+
+fn size_of_pipe(end: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(fcntl_getpipe_size(end)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(pipes_max: usize) -> PipePool {
+        PipePool { free: RefCell::new(Vec::new()), existing: Cell::new(0), pipes_max, size: 64 * 1024 }
+    }
+
+    #[test]
+    fn a_pipe_with_residue_is_closed_and_not_reused() {
+        let pool = pool(1);
+        let pipe = pool.take().unwrap();
+        rustix::io::write(&pipe.writer, b"old bytes").unwrap();
+        pool.give_back(pipe, 9);
+        let pipe = pool.take().expect("the closed pipe makes room for a new one");
+        let mut byte = [0u8];
+        assert_eq!(rustix::io::read(&pipe.reader, &mut byte), Err(Errno::AGAIN), "a fresh pipe is empty");
+    }
+
+    #[test]
+    fn the_pool_hands_out_no_more_than_its_bound() {
+        let pool = pool(2);
+        let first = pool.take().unwrap();
+        let _second = pool.take().unwrap();
+        assert!(pool.take().is_none());
+        pool.give_back(first, 0);
+        assert!(pool.take().is_some());
+    }
+
+    #[test]
+    fn a_refused_size_leaves_a_pipe_that_works() {
+        let (reader, writer) = pipe_sized(1 << 31).unwrap();
+        assert!(reader.size().unwrap() >= 4096);
+        assert_eq!(reader.size().unwrap(), writer.size().unwrap());
+    }
+}
