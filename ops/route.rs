@@ -204,7 +204,7 @@ impl<O: Operation<Output = io::Result<usize>> + Clone + Unpin> Transfer<O> {
             return Ok(Step::Wait(poll));
         }
         self.disagreements += 1;
-        if self.disagreements % DISAGREEMENTS_MAX == 0 {
+        if self.disagreements.is_multiple_of(DISAGREEMENTS_MAX) {
             return Ok(Step::Pause(sleep(DISAGREEMENT_PAUSE)));
         }
         Ok(Step::Try)

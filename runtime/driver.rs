@@ -19,6 +19,9 @@
 //! The driver needs no executor: [`turn`](Driver::turn), [`event_fd`](Driver::event_fd) and
 //! [`next_deadline`](Driver::next_deadline) are what a guest of another event loop needs.
 
+#[cfg(test)]
+mod tests;
+
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

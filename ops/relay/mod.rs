@@ -95,7 +95,7 @@ pub struct Forwarded {
 /// runtime.block_on(async {
 ///     let (client, a) = UnixStream::pair()?;
 ///     let (b, server) = UnixStream::pair()?;
-///     let (mut client, mut server) = (client.into_std()?, server.into_std()?);
+///     let (mut client, mut server) = (client.into_std().unwrap(), server.into_std().unwrap());
 ///     std::io::Write::write_all(&mut client, b"question")?;
 ///     client.shutdown(std::net::Shutdown::Write)?;
 ///     std::io::Write::write_all(&mut server, b"answer!")?;

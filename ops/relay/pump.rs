@@ -211,10 +211,11 @@ impl Pump {
         if plan.splices && plan.direct {
             return self.splice_direct(driver, plan);
         }
-        if plan.splices && matches!(self.carrier, Carrier::Nothing) {
-            if let Some(pipe) = PipePool::of(driver).take() {
-                self.carrier = Carrier::Pipe { pipe, inside: 0, filled: false };
-            }
+        if plan.splices
+            && matches!(self.carrier, Carrier::Nothing)
+            && let Some(pipe) = PipePool::of(driver).take()
+        {
+            self.carrier = Carrier::Pipe { pipe, inside: 0, filled: false };
         }
         if matches!(self.carrier, Carrier::Pipe { .. }) {
             if plan.ring {

@@ -37,6 +37,8 @@ pub struct Pending {
     pub order: u64,
 }
 
+type Play = Box<dyn FnMut(&Script)>;
+
 struct Shared {
     capacity: usize,
     staged: VecDeque<Entry>,
@@ -50,7 +52,7 @@ struct Shared {
     failures: VecDeque<i32>,
     take: Option<usize>,
     attempts: VecDeque<i32>,
-    play: Option<Box<dyn FnMut(&Script)>>,
+    play: Option<Play>,
 }
 
 impl std::fmt::Debug for Shared {
