@@ -444,7 +444,7 @@ impl<'op> Sqe<'op> {
         self.finish(Entry {
             opcode: abi::CONNECT,
             fd: fd.as_raw_fd(),
-            addr: address.as_ptr() as u64,
+            addr: address.as_ptr().expose_provenance() as u64,
             off: u64::from(address.len()),
             ..Entry::default()
         })
@@ -498,7 +498,7 @@ impl<'op> Sqe<'op> {
         self.finish(Entry {
             opcode: abi::OPENAT,
             fd: dir.map_or(libc::AT_FDCWD, |dir| dir.as_raw_fd()),
-            addr: path.as_ptr() as u64,
+            addr: path.as_ptr().expose_provenance() as u64,
             len: mode.bits(),
             op_flags: (flags | OFlags::CLOEXEC).bits(),
             ..Entry::default()
@@ -573,7 +573,7 @@ impl<'op> Sqe<'op> {
             opcode,
             fd: fd.as_raw_fd(),
             off: offset.unwrap_or(CURSOR),
-            addr: region.addr().get() as u64,
+            addr: region.as_ptr().expose_provenance() as u64,
             len: len as u32,
             ..Entry::default()
         })
@@ -626,7 +626,7 @@ impl<'op> Sqe<'op> {
             opcode,
             fd: fd.as_raw_fd(),
             off: offset.unwrap_or(CURSOR),
-            addr: self.frame.vectors.as_ptr() as u64,
+            addr: self.frame.vectors.as_ptr().expose_provenance() as u64,
             len: self.frame.vectors.len() as u32,
             ..Entry::default()
         };

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
+use std::ptr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -298,7 +299,7 @@ fn fill(entry: &Entry, result: i32, byte: u8) {
 fn write(entry: &Entry, mut at: usize, byte: u8) {
     if entry.opcode != abi::READV {
         assert!(at < entry.len as usize, "a read of {} bytes cannot bring more", entry.len);
-        let place = (entry.addr as *mut u8).wrapping_add(at);
+        let place = ptr::with_exposed_provenance_mut::<u8>(entry.addr as usize).wrapping_add(at);
         // SAFETY: I1. The entry is pending, or being attempted: its operation is held in its body, or borrowed, and
         // lends `len` writable bytes at `addr`; `at` is below `len` (asserted). Guarded by
         // `a_scripted_read_fills_the_buffer`.
@@ -306,7 +307,7 @@ fn write(entry: &Entry, mut at: usize, byte: u8) {
         return;
     }
     for index in 0..entry.len as usize {
-        let vector = (entry.addr as *const libc::iovec).wrapping_add(index);
+        let vector = ptr::with_exposed_provenance::<libc::iovec>(entry.addr as usize).wrapping_add(index);
         // SAFETY: I1. As above: the frame holds `len` vectors at `addr` as long as the entry is pending. Guarded by
         // `a_scripted_readv_fills_the_buffers_in_order`.
         let vector = unsafe { vector.read() };
