@@ -188,6 +188,10 @@ impl Body {
         self.frame.borrow().retry
     }
 
+    pub(crate) fn opcode(&self) -> u8 {
+        self.frame.borrow().entry.opcode
+    }
+
     pub(crate) fn entry(&self) -> Entry {
         self.frame.borrow().entry
     }

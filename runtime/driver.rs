@@ -47,6 +47,7 @@ use super::entry::Entry;
 use super::error::{BuildError, Demand};
 use super::inflight::{Key, Next, Orphaned, Polled, Settled, Slots, internal_user_data};
 use super::metrics::Metrics;
+use super::opcode::Opcode;
 use super::operation::Operation;
 use super::registry::Registry;
 use super::ring::setup::Setup;
@@ -414,6 +415,18 @@ impl Driver {
         drop(core);
         drop(old);
         self.arm_flush();
+    }
+
+    /// Whether the kernel knows this opcode. Asked for before it sees the entry: it would answer `EINVAL`, which reads
+    /// like a wrong argument.
+    pub(crate) fn check_opcode(&self, code: u8) -> io::Result<()> {
+        if self.setup.opcodes.contains(code) {
+            return Ok(());
+        }
+        Err(match Opcode::ALL.iter().find(|opcode| opcode.code() == code) {
+            Some(opcode) => opcode.unsupported(),
+            None => io::Error::new(io::ErrorKind::Unsupported, format!("this kernel does not know opcode {code}")),
+        })
     }
 
     /// Encoding -> vacant. The operation is still in the body; give that back when it is empty.

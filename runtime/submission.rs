@@ -329,7 +329,7 @@ fn describe(
         }
     }
     let undo = Undo(driver, key, body);
-    let outcome = encode(body);
+    let outcome = encode(body).and_then(|()| driver.check_opcode(body.opcode()));
     std::mem::forget(undo);
     if outcome.is_err() {
         driver.withdraw(key);

@@ -328,6 +328,25 @@ fn a_scripted_readv_fills_the_buffers_in_order() {
 }
 
 #[test]
+fn an_opcode_that_the_kernel_does_not_know_is_refused_by_name() {
+    let config = Config::default().pages(4);
+    let (ring, script) = ScriptedRing::new(8, 16);
+    let opcodes = crate::runtime::opcode::OpcodeSet::collect(|code| code != abi::READ);
+    let setup = Setup { opcodes, ..Setup::scripted(&config) };
+    let driver = Driver::assemble(Ring::Scripted(ring), setup, &config).unwrap();
+    let _entered = driver.enter();
+    let (reader, _writer) = pipe();
+    let mut read = take(&reader, 8);
+    let Poll::Ready((outcome, buffer)) = poll(&mut read) else { panic!("there is nothing to wait for") };
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    assert!(error.to_string().contains("IORING_OP_READ") && error.to_string().contains("5.6"), "{error}");
+    assert_eq!(buffer.capacity(), 8, "the buffer comes back");
+    driver.turn(Wait::No).unwrap();
+    assert!(script.pending().is_empty(), "the kernel never saw it");
+}
+
+#[test]
 fn a_lease_outlives_its_runtime() {
     let (driver, entered) = kernel();
     let (reader, writer) = pipe();
