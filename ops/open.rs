@@ -14,7 +14,8 @@ use crate::runtime::{Completion, Encoded, Operation, Sqe, Submission};
 /// `open(path, flags, mode)`: opens a file, always close-on-exec.
 ///
 /// A relative path starts at the process's working directory, as that is when the kernel runs this. `mode` is that of
-/// a file which this makes, less the process's umask; without `CREATE` or `TMPFILE` it must be empty.
+/// a file which this makes, less the process's umask; without `CREATE` or `TMPFILE` it must be empty. A FIFO may be opened
+/// at once instead of waiting for its other end, as the kernel tries to open without waiting first.
 ///
 /// # Cancel safety
 /// Dropping it leaks nothing: what was opened for nobody is closed. A file may have been made or truncated.

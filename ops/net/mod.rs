@@ -28,6 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod connect;
 mod halves;
 mod listener;
 mod options;
@@ -36,12 +37,13 @@ mod stream;
 mod tcp;
 mod unix;
 
+pub use connect::Connecting;
 pub use halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 pub use listener::Listener;
 pub use options::{ListenOptions, TcpOptions};
 pub use sending::Sending;
 pub use socket2::TcpKeepalive;
-pub use stream::{ConnectStream, Stream};
+pub use stream::Stream;
 pub use tcp::{Tcp, TcpListener, TcpStream};
 pub use unix::{Unix, UnixListener, UnixStream};
 

@@ -5,14 +5,14 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use socket2::{SockAddr, SockRef};
+use socket2::SockRef;
 
 use super::{Family, OwnedReadHalf, OwnedWriteHalf, Sending, halves};
 use crate::ops::accept::FromCreated;
 use crate::ops::{
     self, FixedBytes, InFlight, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed, recv, recv_exact, send, send_all,
 };
-use crate::runtime::{Completion, Encoded, Fd, IoBuf, IoBufMut, Operation, Sqe, Submission};
+use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
 /// A connection. See [`TcpStream`](super::TcpStream) and [`UnixStream`](super::UnixStream) for how one is made.
 ///
@@ -229,49 +229,5 @@ impl<F: Family> AsFd for Stream<F> {
 impl<F: Family> fmt::Debug for Stream<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct(F::STREAM).field("fd", &self.fd.as_fd().as_raw_fd()).finish()
-    }
-}
-
-/// The operation that makes a socket, connects it, and becomes a stream.
-///
-/// It owns its socket, so a dropped one leaves nothing behind.
-pub struct ConnectStream<F: Family> {
-    address: Result<SockAddr, Option<io::Error>>,
-    options: F::Options,
-    socket: Option<OwnedFd>,
-}
-
-impl<F: Family> ConnectStream<F> {
-    /// The socket is made when this is first polled, and what is wrong with the address is said then.
-    pub(super) fn new(address: io::Result<SockAddr>, options: F::Options) -> Self {
-        Self { address: address.map_err(Some), options, socket: None }
-    }
-}
-
-impl<F: Family> Operation for ConnectStream<F> {
-    type Output = io::Result<Stream<F>>;
-
-    fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
-        let address = match &mut self.address {
-            Ok(address) => address,
-            Err(error) => {
-                return Err(error.take().unwrap_or_else(|| io::ErrorKind::InvalidInput.into()));
-            }
-        };
-        let socket: &OwnedFd = self.socket.insert(F::socket(address, &self.options)?.into());
-        sqe.connect(socket.as_fd(), address)
-    }
-
-    fn decode(self, mut completion: Completion) -> Self::Output {
-        completion.result()?;
-        let fd = Fd::new(self.socket.expect("a connect that the kernel answered has its socket"));
-        fd.set_nonblocking()?;
-        Ok(Stream::over(fd))
-    }
-}
-
-impl<F: Family> fmt::Debug for ConnectStream<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectStream").field("address", &self.address).field("options", &self.options).finish()
     }
 }

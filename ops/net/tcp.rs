@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
-use super::{ConnectStream, Family, ListenOptions, Listener, Stream, TcpOptions, sealed};
-use crate::runtime::Submission;
+use super::{Connecting, Family, ListenOptions, Listener, Stream, TcpOptions, sealed};
 
 /// The family of TCP over IPv4 and IPv6.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ impl Stream<Tcp> {
     ///
     /// # Kernel
     /// `IORING_OP_CONNECT`, Linux 5.5.
-    pub fn connect(address: SocketAddr) -> Submission<ConnectStream<Tcp>> {
+    pub fn connect(address: SocketAddr) -> Connecting<Tcp> {
         Self::connect_with(address, TcpOptions::new())
     }
 
@@ -91,8 +90,8 @@ impl Stream<Tcp> {
     ///
     /// # Errors
     /// As [`connect`](Self::connect), and those of `setsockopt(2)` and `bind(2)`.
-    pub fn connect_with(address: SocketAddr, options: TcpOptions) -> Submission<ConnectStream<Tcp>> {
-        Submission::new(ConnectStream::new(Ok(address.into()), options))
+    pub fn connect_with(address: SocketAddr, options: TcpOptions) -> Connecting<Tcp> {
+        Connecting::new(Ok(address.into()), options)
     }
 
     /// `nodelay()`: whether small sends leave at once.

@@ -7,8 +7,7 @@ use std::path::Path;
 
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::{ConnectStream, Family, ListenOptions, Listener, Stream, sealed};
-use crate::runtime::Submission;
+use super::{Connecting, Family, ListenOptions, Listener, Stream, sealed};
 
 /// The family of Unix sockets of the stream type.
 #[derive(Debug)]
@@ -42,10 +41,8 @@ impl sealed::Family for Unix {
         }
     }
 
-    /// Blocking until it is connected: the kernel cannot wait for a full backlog on a non-blocking one
-    /// (`unix_stream_connect` answers `EAGAIN` there, and has no event for the room that comes).
     fn socket(_address: &SockAddr, _options: &()) -> io::Result<Socket> {
-        Socket::new(Domain::UNIX, Type::STREAM, None)
+        stream_socket()
     }
 }
 
@@ -93,8 +90,7 @@ impl Listener<Unix> {
 }
 
 impl Stream<Unix> {
-    /// `connect(path)`: connects to a path. Waits when the listener's backlog is full, on a worker thread of the
-    /// kernel.
+    /// `connect(path)`: connects to a path. Waits when the listener's backlog is full, as [`Connecting`] says.
     ///
     /// # Cancel safety
     /// Dropping it closes the socket; the peer may have seen a connection that ends at once.
@@ -104,8 +100,8 @@ impl Stream<Unix> {
     ///
     /// # Kernel
     /// `IORING_OP_CONNECT`, Linux 5.5.
-    pub fn connect(path: impl AsRef<Path>) -> Submission<ConnectStream<Unix>> {
-        Submission::new(ConnectStream::new(SockAddr::unix(path), ()))
+    pub fn connect(path: impl AsRef<Path>) -> Connecting<Unix> {
+        Connecting::new(SockAddr::unix(path), ())
     }
 
     /// `connect_to(address)`: as [`connect`](Self::connect), to a path or an abstract name (`unix(7)`).
@@ -115,8 +111,8 @@ impl Stream<Unix> {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
-    pub fn connect_to(address: &SocketAddr) -> Submission<ConnectStream<Unix>> {
-        Submission::new(ConnectStream::new(of_std(address), ()))
+    pub fn connect_to(address: &SocketAddr) -> Connecting<Unix> {
+        Connecting::new(of_std(address), ())
     }
 
     /// `pair()`: two streams that are connected to each other.
@@ -152,6 +148,10 @@ impl From<net::UnixListener> for Listener<Unix> {
     fn from(listener: net::UnixListener) -> Self {
         Self::adopt(listener.into())
     }
+}
+
+fn stream_socket() -> io::Result<Socket> {
+    Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)
 }
 
 fn of_std(address: &SocketAddr) -> io::Result<SockAddr> {
