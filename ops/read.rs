@@ -38,13 +38,14 @@ pub fn read<B: IoBufMut>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<Read<B>> 
 
 /// `read_at(fd, buffer, offset)`: reads from a place in a file, in bytes, and leaves the file's position alone.
 ///
-/// As [`read`] otherwise.
+/// As [`read`] otherwise. A pipe or a socket has no places: there the offset means nothing.
 ///
 /// # Cancel safety
-/// Dropping it loses nothing: the bytes are still where they were.
+/// Dropping it loses nothing: a file's bytes are still where they were.
 ///
 /// # Errors
-/// Those of `pread(2)`; `InvalidInput` for a buffer without capacity.
+/// Those of `pread(2)`; `InvalidInput` for an offset beyond `i64::MAX`, or a buffer without
+/// capacity.
 ///
 /// # Kernel
 /// `IORING_OP_READ`, Linux 5.6.

@@ -38,7 +38,7 @@ pub fn write<B: IoBuf>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<Write<B>> {
 
 /// `write_at(fd, buffer, offset)`: writes to a place in a file, in bytes, and leaves the file's position alone.
 ///
-/// As [`write`] otherwise. A file that was opened for appending is appended to all the same (`pwrite(2)`, "Bugs").
+/// As [`write`] otherwise. A pipe or a socket has no places: there the offset means nothing. A file that was opened for appending is appended to all the same (`pwrite(2)`, "Bugs").
 ///
 /// # Cancel safety
 /// As [`write`].

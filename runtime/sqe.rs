@@ -346,8 +346,8 @@ impl<'op> Sqe<'op> {
         self.finish(Entry {
             opcode: abi::SPLICE,
             fd: to.as_raw_fd(),
-            off: to_offset.unwrap_or(CURSOR),
-            addr: from_offset.unwrap_or(CURSOR),
+            off: place(to_offset)?,
+            addr: place(from_offset)?,
             len: len.min(TRANSFER_MAX) as u32,
             op_flags: known(flags)?,
             file_index: from.as_raw_fd(),
@@ -572,7 +572,7 @@ impl<'op> Sqe<'op> {
         self.finish(Entry {
             opcode,
             fd: fd.as_raw_fd(),
-            off: offset.unwrap_or(CURSOR),
+            off: place(offset)?,
             addr: region.as_ptr().expose_provenance() as u64,
             len: len as u32,
             ..Entry::default()
@@ -625,7 +625,7 @@ impl<'op> Sqe<'op> {
         let entry = Entry {
             opcode,
             fd: fd.as_raw_fd(),
-            off: offset.unwrap_or(CURSOR),
+            off: place(offset)?,
             addr: self.frame.vectors.as_ptr().expose_provenance() as u64,
             len: self.frame.vectors.len() as u32,
             ..Entry::default()
@@ -768,6 +768,18 @@ pub(crate) fn poll_entry(fd: i32, events: PollFlags) -> Entry {
     let mask = u32::from(events.bits());
     let op_flags = if cfg!(target_endian = "big") { mask.rotate_left(16) } else { mask };
     Entry { opcode: abi::POLL_ADD, fd, op_flags, ..Entry::default() }
+}
+
+/// A place in a file, or the cursor. What the kernel counts as negative is no place, and the highest of those would
+/// mean the cursor.
+fn place(offset: Option<u64>) -> io::Result<u64> {
+    match offset {
+        Some(offset) if offset > i64::MAX.unsigned_abs() => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("no file reaches to offset {offset}; the highest is {}", i64::MAX),
+        )),
+        offset => Ok(offset.unwrap_or(CURSOR)),
+    }
 }
 
 fn accept_entry(fd: BorrowedFd<'_>) -> Entry {
