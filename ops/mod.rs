@@ -24,7 +24,6 @@
 //! | [`fsync`] | nothing | `()` | yes | 5.1 | `fsync.rs` |
 //! | [`read_exact`], [`recv_exact`] and kin | as `read`, to the end of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
 //! | [`write_all`], [`send_all`] and kin | as `write`, all of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
-//!
 //! | [`pipe`], [`pipe_sized`] | nothing | both ends | no future | system call | `pipe.rs` |
 //! | [`splice()`] | pages between a pipe and anything | the count | inline yes; in the ring `cancel()` tells the count | 5.7 | `splice.rs` |
 //! | [`tee()`] | nothing: pages are shared between two pipes | the count | as `splice` | 5.8 | `tee.rs` |
