@@ -24,7 +24,7 @@ pub fn accept(listener: &impl AsRef<Fd>) -> Submission<Accept> {
     Submission::new(Accept::new(listener.as_ref().hold()))
 }
 
-/// The operation of [`accept`], and of the listeners' own: `T` is what the new descriptor becomes.
+/// The operation of [`accept()`], and of the listeners' own: `T` is what the new descriptor becomes.
 pub struct Accept<T = OwnedFd> {
     fd: FdHold,
     _becomes: PhantomData<fn() -> T>,

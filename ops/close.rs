@@ -21,7 +21,7 @@ pub fn close(fd: OwnedFd) -> Submission<Close> {
     Submission::new(Close { fd: Some(Ok(fd)) })
 }
 
-/// The operation of [`close`].
+/// The operation of [`close()`].
 #[derive(Debug)]
 pub struct Close {
     fd: Option<io::Result<OwnedFd>>,

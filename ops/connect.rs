@@ -23,7 +23,7 @@ pub fn connect(socket: &impl AsRef<Fd>, address: impl Into<SockAddr>) -> Submiss
     Submission::new(Connect { fd: socket.as_ref().hold(), address: address.into() })
 }
 
-/// The operation of [`connect`].
+/// The operation of [`connect()`].
 #[derive(Debug)]
 pub struct Connect {
     fd: FdHold,

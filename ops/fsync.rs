@@ -22,7 +22,7 @@ pub fn fsync(fd: &impl AsRef<Fd>, data_only: bool) -> Submission<Fsync> {
     Submission::new(Fsync { fd: fd.as_ref().hold(), data_only })
 }
 
-/// The operation of [`fsync`].
+/// The operation of [`fsync()`].
 #[derive(Debug)]
 pub struct Fsync {
     fd: FdHold,

@@ -6,22 +6,22 @@
 //!
 //! | operation | moves | returns | cancel-safe? | since Linux | file |
 //! |---|---|---|---|---|---|
-//! | [`nop`] | nothing | `()` | yes | 5.1 | `nop.rs` |
-//! | [`read`], [`read_at`] | descriptor to buffer | [`BufResult`] | a stream's bytes go with a dropped buffer | 5.6 | `read.rs` |
-//! | [`write`], [`write_at`] | buffer to descriptor | [`BufResult`] | a dropped one may have written | 5.6 | `write.rs` |
-//! | [`readv`], [`readv_at`] | descriptor to buffers | [`BufResult`] of a `Vec` | as `read` | 5.1 | `readv.rs` |
-//! | [`writev`], [`writev_at`] | buffers to descriptor | [`BufResult`] of a `Vec` | as `write` | 5.1 | `writev.rs` |
-//! | [`read_fixed`], [`read_fixed_at`] | descriptor to registered pages | [`BufResult`] | as `read` | 5.1 | `read_fixed.rs` |
-//! | [`write_fixed`], [`write_fixed_at`] | registered pages to descriptor | [`BufResult`] | as `write` | 5.1 | `write_fixed.rs` |
-//! | [`recv`] | socket to buffer | [`BufResult`] | as `read` | 5.6 | `recv.rs` |
-//! | [`send`] | buffer to socket | [`BufResult`] | as `write` | 5.6 | `send.rs` |
-//! | [`poll`], [`readable`], [`writable`] | nothing | the events | yes | 5.1 | `poll.rs` |
-//! | [`accept`] | a connection | a descriptor | yes: a connection taken for nobody is closed | 5.5 | `accept.rs` |
-//! | [`connect`] | nothing | `()` | the socket is unusable after a dropped one | 5.5 | `connect.rs` |
-//! | [`shutdown`] | nothing | `()` | may have happened | 5.11 | `shutdown.rs` |
-//! | [`open`] | nothing | a descriptor | yes: what was opened for nobody is closed | 5.6 | `open.rs` |
-//! | [`close`] | nothing | `()` | it is closed in any case | 5.6 | `close.rs` |
-//! | [`fsync`] | nothing | `()` | yes | 5.1 | `fsync.rs` |
+//! | [`nop()`] | nothing | `()` | yes | 5.1 | `nop.rs` |
+//! | [`read()`], [`read_at`] | descriptor to buffer | [`BufResult`] | a stream's bytes go with a dropped buffer | 5.6 | `read.rs` |
+//! | [`write()`], [`write_at`] | buffer to descriptor | [`BufResult`] | a dropped one may have written | 5.6 | `write.rs` |
+//! | [`readv()`], [`readv_at`] | descriptor to buffers | [`BufResult`] of a `Vec` | as `read` | 5.1 | `readv.rs` |
+//! | [`writev()`], [`writev_at`] | buffers to descriptor | [`BufResult`] of a `Vec` | as `write` | 5.1 | `writev.rs` |
+//! | [`read_fixed()`], [`read_fixed_at`] | descriptor to registered pages | [`BufResult`] | as `read` | 5.1 | `read_fixed.rs` |
+//! | [`write_fixed()`], [`write_fixed_at`] | registered pages to descriptor | [`BufResult`] | as `write` | 5.1 | `write_fixed.rs` |
+//! | [`recv()`] | socket to buffer | [`BufResult`] | as `read` | 5.6 | `recv.rs` |
+//! | [`send()`] | buffer to socket | [`BufResult`] | as `write` | 5.6 | `send.rs` |
+//! | [`poll()`], [`readable`], [`writable`] | nothing | the events | yes | 5.1 | `poll.rs` |
+//! | [`accept()`] | a connection | a descriptor | yes: a connection taken for nobody is closed | 5.5 | `accept.rs` |
+//! | [`connect()`] | nothing | `()` | the socket is unusable after a dropped one | 5.5 | `connect.rs` |
+//! | [`shutdown()`] | nothing | `()` | may have happened | 5.11 | `shutdown.rs` |
+//! | [`open()`] | nothing | a descriptor | yes: what was opened for nobody is closed | 5.6 | `open.rs` |
+//! | [`close()`] | nothing | `()` | it is closed in any case | 5.6 | `close.rs` |
+//! | [`fsync()`] | nothing | `()` | yes | 5.1 | `fsync.rs` |
 //! | [`read_exact`], [`recv_exact`] and kin | as `read`, to the end of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
 //! | [`write_all`], [`send_all`] and kin | as `write`, all of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
 //! | [`pipe`], [`pipe_sized`] | nothing | both ends | no future | system call | `pipe.rs` |

@@ -22,7 +22,7 @@ pub fn nop() -> Submission<Nop> {
     Submission::new(Nop { _private: () })
 }
 
-/// The operation of [`nop`].
+/// The operation of [`nop()`].
 #[derive(Debug)]
 pub struct Nop {
     _private: (),

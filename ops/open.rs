@@ -39,7 +39,7 @@ pub fn open(path: impl AsRef<Path>, flags: OFlags, mode: Mode) -> Submission<Ope
     Submission::new(Open::new(path.as_ref(), flags, mode))
 }
 
-/// The operation of [`open`], and of the file handle's own: `T` is what the new descriptor becomes.
+/// The operation of [`open()`], and of the file handle's own: `T` is what the new descriptor becomes.
 pub struct Open<T = OwnedFd> {
     /// Or why there is nothing to open, until that has been said.
     path: Result<CString, Option<io::Error>>,

@@ -36,7 +36,7 @@ pub fn poll(fd: &impl AsRef<Fd>, events: PollFlags) -> Submission<PollOnce> {
 
 /// `readable(fd)`: waits until a read would not wait: for bytes, for the end, or for an error.
 ///
-/// As [`poll`] with `IN` and `RDHUP`.
+/// As [`poll()`] with `IN` and `RDHUP`.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing.
@@ -46,7 +46,7 @@ pub fn readable(fd: &impl AsRef<Fd>) -> Submission<PollOnce> {
 
 /// `writable(fd)`: waits until a write would not wait: for room, or for an error.
 ///
-/// As [`poll`] with `OUT`.
+/// As [`poll()`] with `OUT`.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing.
@@ -54,7 +54,7 @@ pub fn writable(fd: &impl AsRef<Fd>) -> Submission<PollOnce> {
     poll(fd, PollFlags::OUT)
 }
 
-/// The operation of [`poll`], [`readable`] and [`writable`].
+/// The operation of [`poll()`], [`readable`] and [`writable`].
 #[derive(Debug)]
 pub struct PollOnce {
     fd: FdHold,

@@ -38,7 +38,7 @@ pub fn read<B: IoBufMut>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<Read<B>> 
 
 /// `read_at(fd, buffer, offset)`: reads from a place in a file, in bytes, and leaves the file's position alone.
 ///
-/// As [`read`] otherwise. A pipe or a socket has no places: there the offset means nothing.
+/// As [`read()`] otherwise. A pipe or a socket has no places: there the offset means nothing.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing: a file's bytes are still where they were.
@@ -54,7 +54,7 @@ pub fn read_at<B: IoBufMut>(fd: &impl AsRef<Fd>, buffer: B, offset: u64) -> Subm
     Submission::new(Read::new(fd.as_ref().hold(), buffer, Some(offset)))
 }
 
-/// The operation of [`read`] and [`read_at`].
+/// The operation of [`read()`] and [`read_at`].
 #[derive(Debug)]
 pub struct Read<B> {
     fd: FdHold,

@@ -52,13 +52,13 @@ pub fn read_fixed<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<R
     Submission::new(ReadFixed { fd: fd.as_ref().hold(), fill: Fill::new(buffer), offset: None })
 }
 
-/// `read_fixed_at(fd, buffer, offset)`: as [`read_fixed`], from a place in a file, in bytes.
+/// `read_fixed_at(fd, buffer, offset)`: as [`read_fixed()`], from a place in a file, in bytes.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing: the bytes are still where they were.
 ///
 /// # Errors
-/// As [`read_fixed`], and those of `pread(2)`.
+/// As [`read_fixed()`], and those of `pread(2)`.
 ///
 /// # Kernel
 /// `IORING_OP_READ_FIXED`, Linux 5.1.
@@ -67,7 +67,7 @@ pub fn read_fixed_at<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B, offset: u64)
     Submission::new(ReadFixed { fd: fd.as_ref().hold(), fill: Fill::new(buffer), offset: Some(offset) })
 }
 
-/// The operation of [`read_fixed`] and [`read_fixed_at`].
+/// The operation of [`read_fixed()`] and [`read_fixed_at`].
 #[derive(Debug)]
 pub struct ReadFixed<B> {
     fd: FdHold,

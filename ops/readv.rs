@@ -36,13 +36,13 @@ pub fn readv<B: IoBufMut>(fd: &impl AsRef<Fd>, buffers: Vec<B>) -> Submission<Re
     Submission::new(Readv::new(fd, buffers, None))
 }
 
-/// `readv_at(fd, buffers, offset)`: as [`readv`], from a place in a file, in bytes.
+/// `readv_at(fd, buffers, offset)`: as [`readv()`], from a place in a file, in bytes.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing: the bytes are still where they were.
 ///
 /// # Errors
-/// As [`readv`], and those of `preadv(2)`.
+/// As [`readv()`], and those of `preadv(2)`.
 ///
 /// # Kernel
 /// `IORING_OP_READV`, Linux 5.1.
@@ -51,7 +51,7 @@ pub fn readv_at<B: IoBufMut>(fd: &impl AsRef<Fd>, buffers: Vec<B>, offset: u64) 
     Submission::new(Readv::new(fd, buffers, Some(offset)))
 }
 
-/// The operation of [`readv`] and [`readv_at`].
+/// The operation of [`readv()`] and [`readv_at`].
 #[derive(Debug)]
 pub struct Readv<B> {
     fd: FdHold,

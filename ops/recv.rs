@@ -23,7 +23,7 @@ pub fn recv<B: IoBufMut>(socket: &impl AsRef<Fd>, buffer: B) -> Submission<Recv<
     Submission::new(Recv::new(socket.as_ref().hold(), buffer))
 }
 
-/// The operation of [`recv`].
+/// The operation of [`recv()`].
 #[derive(Debug)]
 pub struct Recv<B> {
     fd: FdHold,

@@ -23,7 +23,7 @@ pub fn send<B: IoBuf>(socket: &impl AsRef<Fd>, buffer: B) -> Submission<Send<B>>
     Submission::new(Send::new(socket.as_ref().hold(), buffer))
 }
 
-/// The operation of [`send`].
+/// The operation of [`send()`].
 #[derive(Debug)]
 pub struct Send<B> {
     fd: FdHold,

@@ -22,7 +22,7 @@ pub fn shutdown(socket: &impl AsRef<Fd>, how: net::Shutdown) -> Submission<Shutd
     Submission::new(Shutdown { fd: socket.as_ref().hold(), how })
 }
 
-/// The operation of [`shutdown`].
+/// The operation of [`shutdown()`].
 #[derive(Debug)]
 pub struct Shutdown {
     fd: FdHold,

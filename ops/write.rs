@@ -38,10 +38,10 @@ pub fn write<B: IoBuf>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<Write<B>> {
 
 /// `write_at(fd, buffer, offset)`: writes to a place in a file, in bytes, and leaves the file's position alone.
 ///
-/// As [`write`] otherwise. A pipe or a socket has no places: there the offset means nothing. A file that was opened for appending is appended to all the same (`pwrite(2)`, "Bugs").
+/// As [`write()`] otherwise. A pipe or a socket has no places: there the offset means nothing. A file that was opened for appending is appended to all the same (`pwrite(2)`, "Bugs").
 ///
 /// # Cancel safety
-/// As [`write`].
+/// As [`write()`].
 ///
 /// # Errors
 /// Those of `pwrite(2)`.
@@ -53,7 +53,7 @@ pub fn write_at<B: IoBuf>(fd: &impl AsRef<Fd>, buffer: B, offset: u64) -> Submis
     Submission::new(Write::new(fd.as_ref().hold(), buffer, Some(offset)))
 }
 
-/// The operation of [`write`] and [`write_at`].
+/// The operation of [`write()`] and [`write_at`].
 #[derive(Debug)]
 pub struct Write<B> {
     fd: FdHold,

@@ -40,13 +40,13 @@ pub fn write_fixed<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<
     Submission::new(WriteFixed { fd: fd.as_ref().hold(), buffer, offset: None })
 }
 
-/// `write_fixed_at(fd, buffer, offset)`: as [`write_fixed`], to a place in a file, in bytes.
+/// `write_fixed_at(fd, buffer, offset)`: as [`write_fixed()`], to a place in a file, in bytes.
 ///
 /// # Cancel safety
 /// As [`write`](super::write()).
 ///
 /// # Errors
-/// As [`write_fixed`], and those of `pwrite(2)`.
+/// As [`write_fixed()`], and those of `pwrite(2)`.
 ///
 /// # Kernel
 /// `IORING_OP_WRITE_FIXED`, Linux 5.1.
@@ -55,7 +55,7 @@ pub fn write_fixed_at<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B, offset: u64
     Submission::new(WriteFixed { fd: fd.as_ref().hold(), buffer, offset: Some(offset) })
 }
 
-/// The operation of [`write_fixed`] and [`write_fixed_at`].
+/// The operation of [`write_fixed()`] and [`write_fixed_at`].
 #[derive(Debug)]
 pub struct WriteFixed<B> {
     fd: FdHold,

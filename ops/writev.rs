@@ -34,13 +34,13 @@ pub fn writev<B: IoBuf>(fd: &impl AsRef<Fd>, buffers: Vec<B>) -> Submission<Writ
     Submission::new(Writev { fd: fd.as_ref().hold(), buffers, offset: None })
 }
 
-/// `writev_at(fd, buffers, offset)`: as [`writev`], to a place in a file, in bytes.
+/// `writev_at(fd, buffers, offset)`: as [`writev()`], to a place in a file, in bytes.
 ///
 /// # Cancel safety
 /// As [`write`](super::write()).
 ///
 /// # Errors
-/// As [`writev`], and those of `pwritev(2)`.
+/// As [`writev()`], and those of `pwritev(2)`.
 ///
 /// # Kernel
 /// `IORING_OP_WRITEV`, Linux 5.1.
@@ -49,7 +49,7 @@ pub fn writev_at<B: IoBuf>(fd: &impl AsRef<Fd>, buffers: Vec<B>, offset: u64) ->
     Submission::new(Writev { fd: fd.as_ref().hold(), buffers, offset: Some(offset) })
 }
 
-/// The operation of [`writev`] and [`writev_at`].
+/// The operation of [`writev()`] and [`writev_at`].
 #[derive(Debug)]
 pub struct Writev<B> {
     fd: FdHold,
