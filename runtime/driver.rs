@@ -92,8 +92,6 @@ pub struct Driver {
     locals: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
     metrics: Metrics,
     guest: Guest,
-    /// The read of the eventfd of `unpark`, once it was made.
-    armed: Cell<Option<Key>>,
     /// A played kernel is entered by its test alone, and nobody else wakes it.
     has_unpark: bool,
 }
@@ -116,6 +114,8 @@ struct Core {
     granted: Vec<u64>,
     next_waiter: u64,
     operations_max: usize,
+    /// The read of the eventfd of `unpark`, once it was made. It takes no place from the program's operations.
+    armed: Option<Key>,
     after: Vec<After>,
     closed: bool,
 }
@@ -199,6 +199,7 @@ impl Driver {
                 granted: Vec::new(),
                 next_waiter: 0,
                 operations_max: config.operations as usize,
+                armed: None,
                 after: Vec::new(),
                 closed: false,
             }),
@@ -212,7 +213,6 @@ impl Driver {
             locals: RefCell::new(HashMap::new()),
             metrics: Metrics::default(),
             guest: Guest::default(),
-            armed: Cell::new(None),
             has_unpark,
         });
         DRIVERS.with(|drivers| {
@@ -259,9 +259,14 @@ impl Driver {
         let mut core = self.core.borrow_mut();
         let outcome = core.turn(wait, &self.metrics);
         let after = std::mem::take(&mut core.after);
+        let has_more = core.has_queued() || core.ring.more_work();
         drop(core);
         self.guest.turning.set(false);
         self.disarm_flush();
+        if has_more {
+            // A retry after EAGAIN, a submit that fell short: no completion will announce these to a guest.
+            self.arm_flush();
+        }
         self.carry_out(after);
         outcome
     }
@@ -297,8 +302,7 @@ impl Driver {
 
     /// Whether something is queued that only a turn brings to the kernel.
     pub fn has_queued(&self) -> bool {
-        let core = self.core.borrow();
-        !core.backlog.is_empty() || !core.cancels.is_empty() || core.ring.staged() > 0
+        self.core.borrow().has_queued()
     }
 
     /// The time, by the ring's clock.
@@ -328,15 +332,15 @@ impl Driver {
 
     /// How many operations are queued or held by the kernel, the driver's own read of its eventfd left out.
     pub fn operations_active(&self) -> usize {
-        let own = self.armed.get().is_some_and(|key| self.core.borrow().slots.is_active(key));
-        self.core.borrow().slots.active() - usize::from(own)
+        self.core.borrow().operations()
     }
 
     /// How many slots are in use: operations in flight, and results that no future has taken yet. The driver's own
     /// one is left out.
     pub fn slots_used(&self) -> usize {
-        let own = self.armed.get().is_some_and(|key| self.core.borrow().slots.is_used(key));
-        self.core.borrow().slots.len() - usize::from(own)
+        let core = self.core.borrow();
+        let own = core.armed.is_some_and(|key| core.slots.is_used(key));
+        core.slots.len() - usize::from(own)
     }
 
     /// Try one operation at once, as a system call that does not wait. `Err` gives the operation back where it would
@@ -614,7 +618,8 @@ impl Driver {
         if !self.has_unpark {
             return;
         }
-        if let Some(key) = self.armed.get() {
+        let armed = self.core.borrow().armed;
+        if let Some(key) = armed {
             match self.poll(key, Waker::noop()) {
                 Polled::Pending | Polled::OtherWaker => return,
                 Polled::Done(body, _completion, waker) => {
@@ -626,8 +631,8 @@ impl Driver {
         }
         let (key, ticket, body) = {
             let mut core = self.core.borrow_mut();
+            core.armed = None;
             if core.closed {
-                self.armed.set(None);
                 return;
             }
             core.slots.reserve(false)
@@ -635,8 +640,8 @@ impl Driver {
         body.put(ReadWakes::new(&self.unpark), ticket);
         let encoded = body.encode::<ReadWakes>();
         assert!(encoded.is_ok(), "a read of eight bytes can be described");
-        self.armed.set(Some(key));
         let mut core = self.core.borrow_mut();
+        core.armed = Some(key);
         core.slots.queue(key, Waker::noop().clone());
         core.backlog.push_back(key);
     }
@@ -820,7 +825,7 @@ impl Core {
             return (Admission::Closed, Some(waker));
         }
         let granted = place.and_then(|place| self.granted.iter().position(|granted| *granted == place));
-        let free = self.waiters.is_empty() && self.slots.active() + self.granted.len() < self.operations_max;
+        let free = self.waiters.is_empty() && self.operations() + self.granted.len() < self.operations_max;
         if granted.is_none() && !(place.is_none() && free) {
             if let Some(waiter) = self.waiters.iter_mut().find(|waiter| Some(waiter.place) == place) {
                 let old = std::mem::replace(&mut waiter.waker, waker);
@@ -838,9 +843,19 @@ impl Core {
         (Admission::Granted(key, ticket, body), Some(waker))
     }
 
+    fn has_queued(&self) -> bool {
+        !self.backlog.is_empty() || !self.cancels.is_empty() || self.ring.staged() > 0
+    }
+
+    /// The program's operations that are queued or held by the kernel.
+    fn operations(&self) -> usize {
+        let own = self.armed.is_some_and(|key| self.slots.is_active(key));
+        self.slots.active() - usize::from(own)
+    }
+
     /// Give slots that have become free to those who wait, in their order.
     fn grant(&mut self) {
-        while self.slots.active() + self.granted.len() < self.operations_max
+        while self.operations() + self.granted.len() < self.operations_max
             && let Some(waiter) = self.waiters.pop_front()
         {
             self.granted.push(waiter.place);
