@@ -201,7 +201,8 @@ impl ScriptedRing {
         if let Some(errno) = shared.failures.pop_front() {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        let count = shared.take.take().unwrap_or(usize::MAX).min(shared.staged.len());
+        let offered = shared.staged.len();
+        let count = shared.take.take().unwrap_or(usize::MAX).min(offered);
         for _ in 0..count {
             let entry = shared.staged.pop_front().expect("counted above");
             let order = shared.order;
@@ -220,7 +221,9 @@ impl ScriptedRing {
             self.shared.borrow_mut().play.get_or_insert(play);
         }
         let shared = self.shared.borrow();
+        // As `io_uring_enter(2)`: an enter that took less than it was offered does not wait.
         if let Wait::Until(limit) = wait
+            && count == offered
             && shared.answers.is_empty()
         {
             let limit = limit.expect("the script sleeps for ever: it has nothing to deliver and no timer is set");
