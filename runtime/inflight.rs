@@ -11,7 +11,8 @@
 //! | waiting  | kernel; a multishot one has a queue of items beside it            | last completion -> done; EAGAIN -> queued (for |
 //! |          |                                                                   | a poll, then itself); first of two completions |
 //! |          |                                                                   | -> answered; drop -> orphaned                  |
-//! | answered | kernel still: the result is out, the notification is to come      | notification -> done; drop -> orphaned         |
+//! | answered | kernel still: the result is out, the notification is to come      | notification -> done, or as an EAGAIN does     |
+//! |          |                                                                   | from waiting; drop -> orphaned                 |
 //! | done     | slot; not polled yet                                              | poll -> vacant; drop -> vacant                 |
 //! | orphaned | kernel; the future is gone and its cancel is queued or sent       | last completion -> vacant                      |
 //!
@@ -21,6 +22,9 @@
 //!
 //! A [`Key`] is an index and a sequence number. The kernel carries both back in `user_data`, so a completion for a
 //! slot that has since been used again names a sequence that no slot has: it is counted and ignored (I3).
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -32,7 +36,7 @@ use slab::Slab;
 use super::abi;
 use super::body::{Body, Lent};
 use super::buf::Ticket;
-use super::completion::{Completion, is_interrupted};
+use super::completion::{Completion, Creates, is_interrupted};
 use super::registry::Registry;
 use super::ring::Cqe;
 use super::sqe::{Retry, poll_entry};
@@ -271,38 +275,18 @@ impl Slots {
                     slot.state = State::Answered { result: cqe.result, flags: cqe.flags };
                     return Settled::Nothing;
                 }
-                self.held -= 1;
-                slot.body.release(cqe.result);
-                match (slot.body.retry(), slot.cancel) {
-                    (Retry::Readable | Retry::Writable, Cancel::No) if cqe.result == -libc::EAGAIN => {
-                        slot.state = State::Queued(Stage::Readiness);
-                        Settled::Requeue(key)
-                    }
-                    (Retry::Readable | Retry::Writable | Retry::Signal, Cancel::No) if is_interrupted(cqe.result) => {
-                        slot.state = State::Queued(Stage::Operation);
-                        Settled::Requeue(key)
-                    }
-                    // What a retry would have hidden was ended by the cancel.
-                    (Retry::Readable | Retry::Writable, _) if cqe.result == -libc::EAGAIN => {
-                        self.finish(key, -libc::ECANCELED, cqe.flags)
-                    }
-                    (_, Cancel::Queued | Cancel::Sent) if is_interrupted(cqe.result) => {
-                        self.finish(key, -libc::ECANCELED, cqe.flags)
-                    }
-                    _ => self.finish(key, cqe.result, cqe.flags),
-                }
+                self.conclude(key, cqe.result, cqe.flags)
             }
             State::Answered { result, flags } => {
                 if more {
                     return Settled::Stale;
                 }
-                self.held -= 1;
-                slot.body.release(result);
-                self.finish(key, result, flags)
+                self.conclude(key, result, flags)
             }
             State::Orphaned => {
-                // The notification of a zero-copy send carries a usage report, not a count.
-                let creates = slot.body.creates();
+                // The notification of a zero-copy send carries a usage report, and the answer to the poll before a
+                // retry a set of events: only the operation's own answer can be a descriptor.
+                let creates = if slot.body.is_held() { slot.body.creates() } else { Creates::Nothing };
                 let completion = Completion::answered(slot.body.ticket(), cqe.result, cqe.flags, creates);
                 if more {
                     return Settled::Dispose(None, completion);
@@ -313,6 +297,29 @@ impl Slots {
                 }
                 Settled::Dispose(Some(self.vacate(key).body), completion)
             }
+        }
+    }
+
+    /// Waiting or answered -> queued or done: the kernel has let go, and this is what it said.
+    fn conclude(&mut self, key: Key, result: i32, flags: u32) -> Settled {
+        self.held -= 1;
+        let slot = &mut self.slots[key.index as usize];
+        slot.body.release(result);
+        match (slot.body.retry(), slot.cancel) {
+            (Retry::Readable | Retry::Writable, Cancel::No) if result == -libc::EAGAIN => {
+                slot.state = State::Queued(Stage::Readiness);
+                Settled::Requeue(key)
+            }
+            (Retry::Readable | Retry::Writable | Retry::Signal, Cancel::No) if is_interrupted(result) => {
+                slot.state = State::Queued(Stage::Operation);
+                Settled::Requeue(key)
+            }
+            // What a retry would have hidden was ended by the cancel.
+            (Retry::Readable | Retry::Writable, _) if result == -libc::EAGAIN => {
+                self.finish(key, -libc::ECANCELED, flags)
+            }
+            (_, Cancel::Queued | Cancel::Sent) if is_interrupted(result) => self.finish(key, -libc::ECANCELED, flags),
+            _ => self.finish(key, result, flags),
         }
     }
 

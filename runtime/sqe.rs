@@ -686,6 +686,13 @@ impl Encoded<'_> {
     pub(crate) fn frame(&self) -> &Frame {
         self.frame
     }
+
+    /// The first of a linked pair. No operation makes one yet, so this is for the tests of the way it is pushed.
+    #[cfg(test)]
+    pub(crate) fn linked(self) -> Self {
+        self.frame.entry.flags |= abi::LINK;
+        self
+    }
 }
 
 /// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
