@@ -26,6 +26,7 @@
 //! | [`write_all`], [`send_all`] and kin | as `write`, all of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
 //! | [`pipe`], [`pipe_sized`] | nothing | both ends | no future | system call | `pipe.rs` |
 //! | [`splice()`] | pages between a pipe and anything | the count | inline yes; in the ring `cancel()` tells the count | 5.7 | `splice.rs` |
+//! | [`splice_exact`] | as `splice`, to the last byte asked for | a result and the count | no; `cancel()` tells the count | as its steps | `splice_exact.rs` |
 //! | [`tee()`] | nothing: pages are shared between two pipes | the count | as `splice` | 5.8 | `tee.rs` |
 //! | [`relay()`], [`forward`] | a stream to a stream, both ways or one | both counts | no; `cancel()` tells the counts | as its steps | `relay/` |
 //!
@@ -63,6 +64,7 @@ mod route;
 mod send;
 mod shutdown;
 mod splice;
+mod splice_exact;
 mod tee;
 mod write;
 mod write_fixed;
@@ -90,6 +92,7 @@ pub use route::{End, Route, Transfer};
 pub use send::{Send, send};
 pub use shutdown::{Shutdown, shutdown};
 pub use splice::{Splice, splice};
+pub use splice_exact::{SpliceExact, splice_exact};
 pub use tee::{Tee, tee};
 pub use write::{Write, write, write_at};
 pub use write_fixed::{WriteFixed, write_fixed, write_fixed_at};
