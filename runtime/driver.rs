@@ -45,7 +45,7 @@ use super::completion::Completion;
 use super::config::Config;
 use super::entry::Entry;
 use super::error::{BuildError, Demand};
-use super::inflight::{Key, Next, Orphaned, Polled, Settled, Slots, internal_user_data};
+use super::inflight::{Key, Next, Orphaned, Polled, Settled, Slots};
 use super::metrics::Metrics;
 use super::opcode::Opcode;
 use super::operation::Operation;
@@ -69,6 +69,9 @@ const CANCEL_AGAIN: Duration = Duration::from_millis(20);
 
 /// The unit of the registry, in bytes.
 const PAGE_BYTES: u64 = 4096;
+
+/// How long a cancel that did not find its operation waits before it is sent once more.
+const CANCEL_MISSED_PAUSE: Duration = Duration::from_millis(1);
 
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
@@ -109,6 +112,8 @@ struct Core {
     ring: Ring,
     slots: Slots,
     cancels: VecDeque<Key>,
+    /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
+    missed: Vec<Key>,
     backlog: VecDeque<Key>,
     waiters: VecDeque<Waiter>,
     granted: Vec<u64>,
@@ -194,6 +199,7 @@ impl Driver {
                 ring,
                 slots: Slots::new(id, registry.clone()),
                 cancels: VecDeque::new(),
+                missed: Vec::new(),
                 backlog: VecDeque::new(),
                 waiters: VecDeque::new(),
                 granted: Vec::new(),
@@ -278,7 +284,10 @@ impl Driver {
 
     /// When the next timer is due: the longest that a turn may wait.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.next_deadline()
+        let timer = self.timers.next_deadline();
+        let core = self.core.borrow();
+        let cancel = (!core.missed.is_empty()).then(|| core.ring.now() + CANCEL_MISSED_PAUSE);
+        timer.into_iter().chain(cancel).min()
     }
 
     /// An eventfd that is readable when a turn has something to do: completions, wakes from other threads, and
@@ -709,12 +718,20 @@ impl Drop for Entered {
 impl Core {
     fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         self.flush(metrics)?;
-        let wait = if self.ring.is_ready() || !self.after.is_empty() { Wait::No } else { wait };
+        let missed = std::mem::take(&mut self.missed);
+        let wait = match wait {
+            _ if self.ring.is_ready() || !self.after.is_empty() => Wait::No,
+            Wait::Until(limit) if !missed.is_empty() => {
+                Wait::Until(Some(limit.map_or(CANCEL_MISSED_PAUSE, |limit| limit.min(CANCEL_MISSED_PAUSE))))
+            }
+            wait => wait,
+        };
         // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing.
         if wait != Wait::No || self.ring.staged() > 0 || self.ring.more_work() {
             self.enter(wait, metrics)?;
         }
         self.reap(metrics);
+        self.cancels.extend(missed);
         for _ in 0..ROUNDS_MAX {
             if !self.ring.more_work() {
                 break;
@@ -795,7 +812,7 @@ impl Core {
     }
 
     fn reap(&mut self, metrics: &Metrics) {
-        let Self { ring, slots, after, backlog, cancels, .. } = self;
+        let Self { ring, slots, after, backlog, cancels, missed, .. } = self;
         let mut reaped = 0;
         ring.reap(|cqe| {
             reaped += 1;
@@ -810,6 +827,7 @@ impl Core {
                     cancels.push_back(key);
                     after.extend(waker.map(After::Wake));
                 }
+                Settled::CancelMissed(key) => missed.push(key),
                 Settled::Dispose(body, completion) => after.push(After::Dispose(body, completion)),
                 Settled::Stale => {
                     metrics.stale.add(1);
@@ -844,7 +862,7 @@ impl Core {
     }
 
     fn has_queued(&self) -> bool {
-        !self.backlog.is_empty() || !self.cancels.is_empty() || self.ring.staged() > 0
+        !self.backlog.is_empty() || !self.cancels.is_empty() || !self.missed.is_empty() || self.ring.staged() > 0
     }
 
     /// The program's operations that are queued or held by the kernel.
@@ -869,7 +887,7 @@ fn cancel_entry(key: Key) -> Entry {
         opcode: abi::ASYNC_CANCEL,
         fd: -1,
         addr: key.user_data(),
-        user_data: internal_user_data(),
+        user_data: key.cancel_user_data(),
         ..Entry::default()
     }
 }

@@ -44,8 +44,10 @@ use super::sqe::{Retry, poll_entry};
 /// Bits of `user_data` that hold the index; the rest holds the sequence.
 const INDEX_BITS: u32 = 24;
 
-/// The index that stands for entries of the driver's own, which belong to no slot.
-const INTERNAL: u64 = (1 << INDEX_BITS) - 1;
+const INDEX_MAX: u64 = (1 << INDEX_BITS) - 1;
+
+/// The bit of `user_data` that says that this is a cancel of the operation the rest names.
+const CANCEL: u64 = 1 << 63;
 
 /// How many items of a multishot operation wait for their consumer before it is paused.
 pub(crate) const ITEMS_MAX: usize = 1024;
@@ -59,13 +61,13 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn user_data(self) -> u64 {
-        u64::from(self.index) | self.sequence << INDEX_BITS
+        (u64::from(self.index) | self.sequence << INDEX_BITS) & !CANCEL
     }
-}
 
-/// The `user_data` of entries whose completion nobody waits for.
-pub(crate) fn internal_user_data() -> u64 {
-    INTERNAL
+    /// The `user_data` of the entry that cancels this.
+    pub(crate) fn cancel_user_data(self) -> u64 {
+        self.user_data() | CANCEL
+    }
 }
 
 #[derive(Debug)]
@@ -133,6 +135,8 @@ pub(crate) enum Settled {
     Requeue(Key),
     /// Cancel this.
     Cancel(Key, Option<Waker>),
+    /// A cancel did not find its operation, which has not completed either: cancel it once more, later.
+    CancelMissed(Key),
     /// An orphan has ended, or has got one more item: let these go.
     Dispose(Option<Rc<Body>>, Completion),
     /// No slot has this key.
@@ -191,7 +195,7 @@ impl Slots {
             waker: None,
             body: Rc::clone(&body),
         });
-        assert!((index as u64) < INTERNAL, "at most {INTERNAL} operations exist at once");
+        assert!((index as u64) < INDEX_MAX, "at most {INDEX_MAX} operations exist at once");
         self.active += 1;
         (Key { index: index as u32, sequence }, Ticket { ring: self.ring, sequence }, body)
     }
@@ -251,13 +255,14 @@ impl Slots {
     /// Settle one completion.
     pub(crate) fn settle(&mut self, cqe: Cqe) -> Settled {
         let Some(key) = self.key_of(cqe.user_data) else {
-            if cqe.user_data & INTERNAL == INTERNAL {
-                return Settled::Nothing;
-            }
-            return Settled::Stale;
+            // An operation may well have ended before its cancel is answered.
+            return if cqe.user_data & CANCEL != 0 { Settled::Nothing } else { Settled::Stale };
         };
         let more = cqe.flags & abi::MORE != 0;
         let slot = &mut self.slots[key.index as usize];
+        if cqe.user_data & CANCEL != 0 {
+            return slot.settle_cancel(key, cqe.result);
+        }
         match slot.state {
             State::Encoding | State::Queued(_) | State::Done(_) => Settled::Stale,
             State::Waiting(Stage::Readiness) => {
@@ -579,10 +584,24 @@ impl Slots {
 
     /// The slot that this `user_data` names, if it is still the same use of it.
     fn key_of(&self, user_data: u64) -> Option<Key> {
-        let index = (user_data & INTERNAL) as u32;
+        let index = (user_data & INDEX_MAX) as u32;
         let slot = self.slots.get(index as usize)?;
         let key = Key { index, sequence: slot.sequence };
-        (key.user_data() == user_data).then_some(key)
+        (key.user_data() == user_data & !CANCEL).then_some(key)
+    }
+}
+
+impl Slot {
+    /// The answer to the cancel of this operation, which is still in its slot. What became of the operation its own
+    /// completion says, so only one answer matters: that the kernel did not find it. It looks in its queues, and an
+    /// operation that is being moved from one to the other just then is in none of them.
+    fn settle_cancel(&mut self, key: Key, result: i32) -> Settled {
+        let with_kernel = matches!(self.state, State::Waiting(_) | State::Answered { .. } | State::Orphaned);
+        if result == -libc::ENOENT && with_kernel && self.cancel == Cancel::Sent {
+            self.cancel = Cancel::Queued;
+            return Settled::CancelMissed(key);
+        }
+        Settled::Nothing
     }
 }
 

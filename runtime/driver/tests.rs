@@ -130,6 +130,78 @@ fn dropping_a_read_keeps_its_buffer() {
 }
 
 #[test]
+fn a_cancel_that_misses_is_sent_again() {
+    let (driver, script, _entered) = scripted();
+    let (reader, _writer) = pipe();
+    let mut read = take(&reader, 64);
+    assert!(poll(&mut read).is_pending());
+    driver.turn(Wait::No).unwrap();
+    let user_data = only(&script);
+    drop(read);
+    let cancels = Rc::new(Cell::new(0));
+    let seen = Rc::clone(&cancels);
+    script.play(move |kernel| {
+        for pending in kernel.pending().iter().filter(|pending| pending.entry.opcode == abi::ASYNC_CANCEL) {
+            seen.set(seen.get() + 1);
+            // Found only at the fifth time.
+            let found = seen.get() == 5;
+            kernel.complete(pending.entry.user_data, if found { 0 } else { -libc::ENOENT });
+            if found {
+                kernel.complete(user_data, -libc::ECANCELED);
+            }
+        }
+    });
+    let begun = driver.now();
+    for _ in 0..20 {
+        driver.turn(Wait::Until(Some(Duration::from_secs(60)))).unwrap();
+        if driver.slots_used() == 0 {
+            break;
+        }
+    }
+    assert_eq!((cancels.get(), driver.slots_used()), (5, 0));
+    assert!(driver.now() - begun >= Duration::from_millis(4), "and not in a spin");
+}
+
+/// A request that is on its way through the ring's own work queue is in none of those that a cancel searches.
+#[test]
+fn a_connect_to_a_full_backlog_is_cancelled_at_any_moment() {
+    let (driver, _entered) = kernel();
+    let path = tempfile::tempdir().unwrap();
+    let path = path.path().join("full");
+    let listener =
+        rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&listener, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let _fills_the_backlog = std::os::unix::net::UnixStream::connect(&path).unwrap();
+
+    struct Connect(FdHold, socket2::SockAddr);
+    impl Operation for Connect {
+        type Output = io::Result<u32>;
+        fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
+            sqe.connect(self.0.as_fd(), &self.1)
+        }
+        fn decode(self, mut completion: Completion) -> Self::Output {
+            completion.result()
+        }
+    }
+    for turns in 0..12 {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        let fd = Fd::new(socket.into());
+        let mut connect = Submission::new(Connect(fd.hold(), socket2::SockAddr::unix(&path).unwrap()));
+        assert!(poll(&mut connect).is_pending());
+        for _ in 0..turns {
+            driver.turn(Wait::No).unwrap();
+        }
+        drop(connect);
+        let begun = driver.now();
+        while driver.operations_active() > 0 {
+            assert!(driver.now() - begun < Duration::from_secs(60), "after {turns} turns the cancel was lost");
+            driver.turn(Wait::Until(Some(Duration::from_millis(10)))).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_stale_completion_wakes_nobody() {
     let (driver, script, _entered) = scripted();
     let (reader, _writer) = pipe();

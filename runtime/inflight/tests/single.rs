@@ -111,7 +111,7 @@ fn a_stale_completion_wakes_nobody() {
     assert!(rig.poll(&mut first).is_ready());
     // The same slot, used again, while a completion of its former use comes once more.
     let (mut second, new) = rig.in_kernel(What::Read);
-    assert_eq!(old & super::super::INTERNAL, new & super::super::INTERNAL, "it is the same slot");
+    assert_eq!(old & super::super::INDEX_MAX, new & super::super::INDEX_MAX, "it is the same slot");
     rig.script.complete(old, 8);
     rig.turn();
     assert!(rig.poll(&mut second).is_pending());
@@ -130,10 +130,10 @@ fn a_completion_of_a_slot_that_never_was_is_counted() {
 }
 
 #[test]
-fn completions_of_the_drivers_own_entries_belong_to_no_slot() {
+fn the_answer_to_a_cancel_of_what_has_ended_is_nothing() {
     let rig = Rig::new();
     let (submission, _) = rig.in_kernel(What::Read);
-    rig.script.complete(super::super::internal_user_data(), -libc::ENOENT);
+    rig.script.complete(super::super::CANCEL | 12_345, -libc::ENOENT);
     rig.turn();
     assert_eq!((rig.counts(), rig.driver.metrics().stale.get()), ((1, 1), 0));
     drop(submission);
