@@ -4,7 +4,7 @@
 //! one entry was made. Both are *invariant* in `'op`, a lifetime that the runtime picks, so nothing shorter-lived
 //! than the operation itself can be lent:
 //!
-//! ```compile_fail
+//! ```compile_fail,E0515
 //! # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
 //! struct Bad(OwnedFd);
 //! impl Operation for Bad {
@@ -14,6 +14,75 @@
 //!         sqe.read(self.0.as_fd(), &mut local[..], None) // does not live as long as the operation
 //!     }
 //!     fn decode(self, _: Completion) {}
+//! }
+//! ```
+//!
+//! Every method below has such a test, which says by which error it has to fail (stable `rustdoc` takes any error for
+//! the right one, the nightly one compares). The lifetime itself cannot be bent either way, so no description or proof
+//! can be passed off as one of another operation:
+//!
+//! ```compile_fail
+//! fn shorter<'op: 'local, 'local>(sqe: ringmain::Sqe<'op>) -> ringmain::Sqe<'local> {
+//!     sqe
+//! }
+//! ```
+//! ```compile_fail
+//! fn longer<'op: 'local, 'local>(encoded: ringmain::Encoded<'local>) -> ringmain::Encoded<'op> {
+//!     encoded
+//! }
+//! ```
+//! ```compile_fail
+//! fn shorter<'op: 'local, 'local>(encoded: ringmain::Encoded<'op>) -> ringmain::Encoded<'local> {
+//!     encoded
+//! }
+//! ```
+//! ```compile_fail
+//! fn shorter<'op: 'local, 'local>(sqe: ringmain::MultishotSqe<'op>) -> ringmain::MultishotSqe<'local> {
+//!     sqe
+//! }
+//! ```
+//! ```compile_fail
+//! fn longer<'op: 'local, 'local>(encoded: ringmain::EncodedMultishot<'local>) -> ringmain::EncodedMultishot<'op> {
+//!     encoded
+//! }
+//! ```
+//!
+//! where the same with one lifetime compiles:
+//!
+//! ```
+//! fn same<'op>(
+//!     sqe: ringmain::Sqe<'op>,
+//!     encoded: ringmain::Encoded<'op>,
+//!     multishot: ringmain::MultishotSqe<'op>,
+//!     proof: ringmain::EncodedMultishot<'op>,
+//! ) -> (ringmain::Sqe<'op>, ringmain::Encoded<'op>, ringmain::MultishotSqe<'op>, ringmain::EncodedMultishot<'op>) {
+//!     (sqe, encoded, multishot, proof)
+//! }
+//! ```
+//!
+//! A proof cannot be made without an entry, and an entry with many answers cannot lend memory to be written:
+//!
+//! ```compile_fail,E0451
+//! # use std::io; use ringmain::{Completion, EncodedMultishot, MultishotOperation, MultishotSqe};
+//! struct Bad;
+//! impl MultishotOperation for Bad {
+//!     type Item = ();
+//!     fn encode<'op>(&'op self, _: MultishotSqe<'op>) -> io::Result<EncodedMultishot<'op>> {
+//!         Ok(EncodedMultishot { _invariant: std::marker::PhantomData })
+//!     }
+//!     fn item(&self, _: Completion) {}
+//! }
+//! ```
+//! ```compile_fail,E0599
+//! # use std::{io, os::fd::{AsFd, OwnedFd}};
+//! # use ringmain::{Completion, EncodedMultishot, MultishotOperation, MultishotSqe};
+//! struct Bad(OwnedFd, Vec<u8>);
+//! impl MultishotOperation for Bad {
+//!     type Item = ();
+//!     fn encode<'op>(&'op self, sqe: MultishotSqe<'op>) -> io::Result<EncodedMultishot<'op>> {
+//!         sqe.read(self.0.as_fd(), &self.1, None)
+//!     }
+//!     fn item(&self, _: Completion) {}
 //! }
 //! ```
 //!
@@ -112,13 +181,26 @@ mod sealed {
 
 impl<'op> Sqe<'op> {
     /// `nop()`: do nothing, and complete.
+    ///
+    /// ```compile_fail,E0382
+    /// # use std::io; use ringmain::{Completion, Encoded, Operation, Sqe};
+    /// struct Bad;
+    /// impl Operation for Bad {
+    ///     type Output = ();
+    ///     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
+    ///         sqe.nop()?;
+    ///         sqe.nop() // one description is one entry
+    ///     }
+    ///     fn decode(self, _: Completion) {}
+    /// }
+    /// ```
     pub fn nop(self) -> io::Result<Encoded<'op>> {
         self.finish(Entry { opcode: abi::NOP, fd: -1, ..Entry::default() })
     }
 
     /// `read(fd, into, offset)`: fill a region from a descriptor. `None` reads at the cursor, or from a stream.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad { fd: OwnedFd, shared: std::rc::Rc<std::cell::RefCell<Vec<u8>>> }
     /// impl Operation for Bad {
@@ -142,7 +224,7 @@ impl<'op> Sqe<'op> {
 
     /// `write(fd, from, offset)`: write a region. `None` writes at the cursor, or to a stream.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -161,7 +243,7 @@ impl<'op> Sqe<'op> {
 
     /// `readv(fd, into, offset)`: fill several regions in order, each to its end before the next.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -191,7 +273,7 @@ impl<'op> Sqe<'op> {
 
     /// `writev(fd, from, offset)`: write several regions in order.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -218,7 +300,7 @@ impl<'op> Sqe<'op> {
     /// `InvalidInput` for memory that is not of this runtime's registry. Where the pages could not be registered,
     /// the same region is read by a plain `READ`.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, FixedBuf, Operation, Sqe};
     /// struct Bad(OwnedFd, Option<FixedBuf>);
     /// impl Operation for Bad {
@@ -242,7 +324,7 @@ impl<'op> Sqe<'op> {
 
     /// `write_fixed(fd, from, offset)`: write a region of the runtime's registered pages.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, FixedBuf, Operation, Sqe};
     /// struct Bad(OwnedFd, Option<FixedBuf>);
     /// impl Operation for Bad {
@@ -262,7 +344,7 @@ impl<'op> Sqe<'op> {
 
     /// `recv(fd, into)`: fill a region from a connected socket.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -280,7 +362,7 @@ impl<'op> Sqe<'op> {
 
     /// `send(fd, from)`: send a region on a connected socket. Never raises `SIGPIPE`.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -299,7 +381,7 @@ impl<'op> Sqe<'op> {
     /// `send_zc(fd, from)`: send without copying where the device can; two completions, the second of which says
     /// that the kernel has let go of the region. The operation resolves at the second.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -322,7 +404,7 @@ impl<'op> Sqe<'op> {
     /// park that thread with the pipe's lock held: callers make sure that sockets are non-blocking.
     /// `SPLICE_F_GIFT` is refused: it gives pages away that the program still uses.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe, SpliceFlags};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -357,7 +439,7 @@ impl<'op> Sqe<'op> {
 
     /// `tee(from, to, len, flags)`: let a second pipe share the first `len` bytes of a first one, consuming nothing.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe, SpliceFlags};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -388,7 +470,7 @@ impl<'op> Sqe<'op> {
 
     /// `poll(fd, events)`: complete when one of the events holds; the result is the set that does.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe, PollFlags};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -408,7 +490,7 @@ impl<'op> Sqe<'op> {
     /// `accept(fd)`: take a connection off a listening socket, close-on-exec and non-blocking. The new descriptor is
     /// the completion's.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -428,7 +510,7 @@ impl<'op> Sqe<'op> {
 
     /// `connect(fd, address)`: connect a socket.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -452,7 +534,7 @@ impl<'op> Sqe<'op> {
 
     /// `shutdown(fd, how)`: end one or both directions of a connection.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -475,7 +557,7 @@ impl<'op> Sqe<'op> {
 
     /// `openat(dir, path, flags, mode)`: open a file, always close-on-exec. The new descriptor is the completion's.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, ffi::CString, os::fd::AsFd}; use ringmain::{Completion, Encoded, Mode, OFlags, Operation, Sqe};
     /// struct Bad;
     /// impl Operation for Bad {
@@ -508,7 +590,7 @@ impl<'op> Sqe<'op> {
     /// `close(fd)`: give a descriptor to the kernel to close. If the entry never reaches the kernel, it is closed
     /// here.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0308
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -527,7 +609,7 @@ impl<'op> Sqe<'op> {
 
     /// `fsync(fd, data_only)`: wait until the file's data (and, unless `data_only`, its metadata) is on the device.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
     /// struct Bad(OwnedFd);
     /// impl Operation for Bad {
@@ -637,7 +719,7 @@ impl<'op> Sqe<'op> {
 impl<'op> MultishotSqe<'op> {
     /// `poll(fd, events)`: an item each time one of the events comes to hold.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}};
     /// # use ringmain::{Completion, EncodedMultishot, MultishotOperation, MultishotSqe, PollFlags};
     /// struct Bad(OwnedFd);
@@ -657,7 +739,7 @@ impl<'op> MultishotSqe<'op> {
 
     /// `accept(fd)`: an item for each connection; each new descriptor is its completion's.
     ///
-    /// ```compile_fail
+    /// ```compile_fail,E0515
     /// # use std::{io, os::fd::{AsFd, OwnedFd}};
     /// # use ringmain::{Completion, EncodedMultishot, MultishotOperation, MultishotSqe};
     /// struct Bad(OwnedFd);
