@@ -265,6 +265,8 @@ impl Slots {
         }
         match slot.state {
             State::Encoding | State::Queued(_) | State::Done(_) => Settled::Stale,
+            // A poll that waits once has one answer; going on by another would leave two entries under one key.
+            State::Waiting(Stage::Readiness) if more => Settled::Stale,
             State::Waiting(Stage::Readiness) => {
                 self.held -= 1;
                 if cqe.result < 0 || slot.cancel != Cancel::No {

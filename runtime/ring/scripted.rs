@@ -2,7 +2,9 @@
 //!
 //! [`Script`] is the test's hand on it. It is as safe as the kernel's ring is: a read can only be completed with
 //! bytes that the script really writes, an accept only with a descriptor that it really gives, and nothing that has
-//! had its final completion can be completed again, except as the stale completion that it then is.
+//! had its final completion can be completed again, except as the *stray* completion that it then is. A stray one is
+//! delivered only while it names nothing in flight. A real kernel does not know the keys of entries it has not been
+//! given; a script can guess them, and without that rule an operation would believe it.
 #![allow(unsafe_code, reason = "writes into the memory of a read that it completes, as the kernel does")]
 
 use std::cell::{Cell, RefCell};
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::{Cqe, Wait};
 use crate::runtime::abi;
 use crate::runtime::entry::Entry;
+use crate::runtime::inflight::internal_user_data;
 
 /// The driver's side.
 #[derive(Debug)]
@@ -40,12 +43,20 @@ pub struct Pending {
 
 type Play = Box<dyn FnMut(&Script)>;
 
+/// A completion on its way to the driver.
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    cqe: Cqe,
+    /// The played kernel had no entry that this could answer.
+    is_stray: bool,
+}
+
 struct Shared {
     capacity: usize,
     staged: VecDeque<Entry>,
     pending: Vec<Pending>,
-    answers: VecDeque<Cqe>,
-    overflow: VecDeque<Cqe>,
+    answers: VecDeque<Answer>,
+    overflow: VecDeque<Answer>,
     completions: usize,
     order: u64,
     enters: u64,
@@ -85,18 +96,24 @@ impl Script {
 
     /// Complete an entry with completion flags; with `IORING_CQE_F_MORE` the played kernel keeps the entry.
     ///
+    /// A `user_data` of nothing that the played kernel has makes a stray completion, which the driver has to recognise.
+    ///
     /// # Panics
-    /// As for [`complete`](Self::complete).
+    /// As for [`complete`](Self::complete). The turn that would deliver a stray completion panics if meanwhile it names
+    /// something in flight.
     pub fn complete_with(&self, user_data: u64, result: i32, flags: u32) {
         let mut shared = self.shared.borrow_mut();
-        if let Some(pending) = shared.settle(user_data, flags) {
+        let at = shared.find(user_data);
+        if let Some(at) = at {
+            let entry = shared.pending[at].entry;
             assert!(
-                result < 0 || !creates_descriptor(&pending.entry),
+                result < 0 || !creates_descriptor(&entry),
                 "this opcode gives a descriptor: use complete_with_descriptor"
             );
-            fill(&pending.entry, result, 0xA5);
+            assert_possible(&entry, result);
+            fill(&entry, result, 0xA5);
         }
-        shared.post(Cqe { user_data, result, flags });
+        shared.answer(at, Cqe { user_data, result, flags });
     }
 
     /// Complete a read or receive with these bytes.
@@ -105,14 +122,15 @@ impl Script {
     /// If the entry is not one that the kernel fills, or has less room.
     pub fn complete_with_bytes(&self, user_data: u64, bytes: &[u8]) {
         let mut shared = self.shared.borrow_mut();
-        let pending = shared.settle(user_data, 0).expect("only a pending entry can be filled");
-        assert!(fills(&pending.entry), "opcode {} is not filled by the kernel", pending.entry.opcode);
-        assert!(bytes.len() <= pending.entry.len as usize, "the entry asked for {} bytes", pending.entry.len);
-        for (at, byte) in bytes.iter().enumerate() {
-            write(&pending.entry, at, *byte);
-        }
+        let at = shared.find(user_data).expect("only a pending entry can be filled");
+        let entry = shared.pending[at].entry;
+        assert!(fills(&entry), "opcode {} is not filled by the kernel", entry.opcode);
         let result = i32::try_from(bytes.len()).expect("a read is shorter than 2 GiB");
-        shared.post(Cqe { user_data, result, flags: 0 });
+        assert_possible(&entry, result);
+        for (place, byte) in bytes.iter().enumerate() {
+            write(&entry, place, *byte);
+        }
+        shared.answer(Some(at), Cqe { user_data, result, flags: 0 });
     }
 
     /// Complete an accept or open with a descriptor, which goes to whoever owns the completion.
@@ -121,9 +139,10 @@ impl Script {
     /// If the opcode gives no descriptor.
     pub fn complete_with_descriptor(&self, user_data: u64, fd: OwnedFd, flags: u32) {
         let mut shared = self.shared.borrow_mut();
-        let pending = shared.settle(user_data, flags).expect("only a pending entry can be given a descriptor");
-        assert!(creates_descriptor(&pending.entry), "opcode {} gives no descriptor", pending.entry.opcode);
-        shared.post(Cqe { user_data, result: fd.into_raw_fd(), flags });
+        let at = shared.find(user_data).expect("only a pending entry can be given a descriptor");
+        let entry = shared.pending[at].entry;
+        assert!(creates_descriptor(&entry), "opcode {} gives no descriptor", entry.opcode);
+        shared.answer(Some(at), Cqe { user_data, result: fd.into_raw_fd(), flags });
     }
 
     /// Let the next enter fail with this errno.
@@ -191,6 +210,7 @@ impl ScriptedRing {
     pub(crate) fn attempt(&mut self, entry: &Entry) -> i32 {
         let result = self.shared.borrow_mut().attempts.pop_front().unwrap_or(-libc::EAGAIN);
         assert!(result < 0 || !creates_descriptor(entry), "a scripted attempt gives no descriptor");
+        assert_possible(entry, result);
         fill(entry, result, 0xA5);
         result
     }
@@ -205,14 +225,17 @@ impl ScriptedRing {
         let count = shared.take.take().unwrap_or(usize::MAX).min(offered);
         for _ in 0..count {
             let entry = shared.staged.pop_front().expect("counted above");
+            let key = entry.user_data;
+            let is_new = key == internal_user_data() || shared.pending.iter().all(|other| other.entry.user_data != key);
+            assert!(is_new, "the kernel has an entry of user_data {key} already: whose would the next answer be?");
             let order = shared.order;
             shared.order += 1;
             shared.pending.push(Pending { entry, order });
         }
         while shared.answers.len() < shared.completions
-            && let Some(cqe) = shared.overflow.pop_front()
+            && let Some(answer) = shared.overflow.pop_front()
         {
-            shared.answers.push_back(cqe);
+            shared.answers.push_back(answer);
         }
         let play = shared.play.take();
         drop(shared);
@@ -234,9 +257,17 @@ impl ScriptedRing {
 
     pub(crate) fn reap(&mut self, mut sink: impl FnMut(Cqe)) {
         loop {
-            let Some(cqe) = self.shared.borrow_mut().answers.pop_front() else {
+            let mut shared = self.shared.borrow_mut();
+            let Some(Answer { cqe, is_stray }) = shared.answers.pop_front() else {
                 return;
             };
+            assert!(
+                !is_stray || !shared.is_in_flight(cqe.user_data),
+                "the script completed user_data {} before it was submitted, or once more after its end: believing that \
+                 would show bytes that nobody wrote",
+                cqe.user_data
+            );
+            drop(shared);
             sink(cqe);
         }
     }
@@ -260,23 +291,36 @@ impl ScriptedRing {
 }
 
 impl Shared {
-    /// Take the entry from what the played kernel holds, unless it goes on.
-    fn settle(&mut self, user_data: u64, flags: u32) -> Option<Pending> {
+    /// Where the entry of this key is among those that the played kernel holds.
+    fn find(&self, user_data: u64) -> Option<usize> {
         let staged = self.staged.iter().any(|entry| entry.user_data == user_data);
         assert!(!staged, "the played kernel has not been given this entry yet; enter the ring first");
-        let at = self.pending.iter().position(|pending| pending.entry.user_data == user_data)?;
-        if flags & abi::MORE != 0 {
-            return Some(self.pending[at]);
-        }
-        Some(self.pending.remove(at))
+        self.pending.iter().position(|pending| pending.entry.user_data == user_data)
     }
 
-    fn post(&mut self, cqe: Cqe) {
-        if self.answers.len() < self.completions && self.overflow.is_empty() {
-            self.answers.push_back(cqe);
-        } else {
-            self.overflow.push_back(cqe);
+    /// Answer the entry at this place, and let go of it unless it goes on.
+    fn answer(&mut self, at: Option<usize>, cqe: Cqe) {
+        if let Some(at) = at
+            && cqe.flags & abi::MORE == 0
+        {
+            self.pending.remove(at);
         }
+        let answer = Answer { cqe, is_stray: at.is_none() };
+        if self.answers.len() < self.completions && self.overflow.is_empty() {
+            self.answers.push_back(answer);
+        } else {
+            self.overflow.push_back(answer);
+        }
+    }
+
+    /// Whether an operation waits for a completion of this key. Nobody waits for those of cancels.
+    fn is_in_flight(&self, user_data: u64) -> bool {
+        if user_data == internal_user_data() {
+            return false;
+        }
+        let held = self.staged.iter().chain(self.pending.iter().map(|pending| &pending.entry));
+        let answers = self.answers.iter().chain(&self.overflow).filter(|answer| !answer.is_stray);
+        held.map(|entry| entry.user_data).chain(answers.map(|answer| answer.cqe.user_data)).any(|key| key == user_data)
     }
 }
 
@@ -286,6 +330,23 @@ fn creates_descriptor(entry: &Entry) -> bool {
 
 fn fills(entry: &Entry) -> bool {
     matches!(entry.opcode, abi::READ | abi::READ_FIXED | abi::RECV | abi::READV)
+}
+
+/// The most that a transfer can bring, in bytes; `None` for what is not one.
+fn room(entry: &Entry) -> Option<usize> {
+    match entry.opcode {
+        abi::READ | abi::READ_FIXED | abi::RECV | abi::WRITE | abi::WRITE_FIXED => Some(entry.len as usize),
+        abi::SEND | abi::SEND_ZC | abi::SPLICE | abi::TEE => Some(entry.len as usize),
+        abi::READV | abi::WRITEV => Some((0..entry.len as usize).map(|index| vector(entry, index).iov_len).sum()),
+        _ => None,
+    }
+}
+
+/// A kernel that lies about counts is not played: it would have operations show bytes that nobody wrote.
+fn assert_possible(entry: &Entry, result: i32) {
+    if let (Some(room), Ok(count)) = (room(entry), usize::try_from(result)) {
+        assert!(count <= room, "a transfer of {room} bytes cannot bring more, and this one would bring {count}");
+    }
 }
 
 /// Make a successful result of a filling opcode true.
@@ -310,10 +371,7 @@ fn write(entry: &Entry, mut at: usize, byte: u8) {
         return;
     }
     for index in 0..entry.len as usize {
-        let vector = ptr::with_exposed_provenance::<libc::iovec>(entry.addr as usize).wrapping_add(index);
-        // SAFETY: I1. As above: the frame holds `len` vectors at `addr` as long as the entry is pending. Guarded by
-        // `a_scripted_readv_fills_the_buffers_in_order`.
-        let vector = unsafe { vector.read() };
+        let vector = vector(entry, index);
         if at < vector.iov_len {
             let place = vector.iov_base.cast::<u8>().wrapping_add(at);
             // SAFETY: I1. As above; `at` is below the length of this region. Guarded by
@@ -324,4 +382,14 @@ fn write(entry: &Entry, mut at: usize, byte: u8) {
         at -= vector.iov_len;
     }
     panic!("a vectored read cannot bring more than its regions hold");
+}
+
+/// One of the vectors of a vectored entry that is pending, or being attempted.
+fn vector(entry: &Entry, index: usize) -> libc::iovec {
+    assert!(matches!(entry.opcode, abi::READV | abi::WRITEV), "opcode {} has no vectors", entry.opcode);
+    assert!(index < entry.len as usize, "an entry of {} vectors has none at {index}", entry.len);
+    let place = ptr::with_exposed_provenance::<libc::iovec>(entry.addr as usize).wrapping_add(index);
+    // SAFETY: I1. The frame, which the body holds or the attempt borrows, keeps `len` vectors at `addr` for as long as
+    // the entry is pending; `index` is below `len` (asserted). Guarded by `a_scripted_readv_fills_the_buffers_in_order`.
+    unsafe { place.read() }
 }
