@@ -145,9 +145,12 @@ impl Body {
         frame.settle_closing(result);
     }
 
-    /// Move the operation out.
+    /// Move the operation out. A descriptor that was to be closed and never was is closed here, not when the body is
+    /// next used.
     pub(crate) fn take<O: 'static>(&self) -> O {
         let place = self.operation::<O>();
+        let closing = self.frame.borrow_mut().closing.take();
+        drop(closing);
         self.occupant.set(None);
         if fits::<O>() {
             // SAFETY: I1. An `O` lies there (checked by `operation`), the kernel does not hold it (asserted by it),

@@ -367,13 +367,17 @@ impl Driver {
             }
         };
         frame.reset(ticket);
-        let encoded = match operation.encode(Sqe::new(frame)) {
-            Ok(encoded) => encoded,
+        let borrowed = Borrowed(frame);
+        let attempted = operation.encode(Sqe::new(borrowed.0)).map(|encoded| {
+            let result = self.core.borrow_mut().ring.attempt(&encoded);
+            (result, encoded.frame().creates)
+        });
+        drop(borrowed);
+        drop(shared);
+        let (result, creates) = match attempted {
+            Ok(answer) => answer,
             Err(error) => return Ok(operation.decode(Completion::refused(ticket, error))),
         };
-        let result = self.core.borrow_mut().ring.attempt(&encoded);
-        let creates = encoded.frame().creates;
-        drop(shared);
         self.metrics.attempts.add(1);
         if result == -libc::EAGAIN {
             return Err(operation);
@@ -691,6 +695,16 @@ impl Park for Driver {
 
     fn shutdown(&self) {
         Self::shutdown(self);
+    }
+}
+
+/// A frame for the length of one attempt. Only the ring takes a CLOSE: the descriptor of one that was attempted, or
+/// refused, or that panicked, is closed at the end and not when the frame is next used.
+struct Borrowed<'a>(&'a mut Frame);
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        self.0.closing = None;
     }
 }
 
