@@ -449,9 +449,9 @@ impl Driver {
     /// Encoding -> vacant. The operation is still in the body; give that back when it is empty.
     pub(crate) fn withdraw(&self, key: Key) {
         let mut core = self.core.borrow_mut();
-        let body = core.slots.withdraw(key);
+        let gone = core.slots.withdraw(key);
         self.let_go(core);
-        drop(body);
+        drop(gone);
     }
 
     /// Keep an emptied body for the next operation.

@@ -216,10 +216,11 @@ impl Slots {
         slot.waker.replace(waker)
     }
 
-    /// Encoding -> vacant: the operation was refused, or describing it panicked.
-    pub(crate) fn withdraw(&mut self, key: Key) -> Option<Rc<Body>> {
+    /// Encoding -> vacant: the operation was refused, or describing it panicked. The waker is the caller's to drop.
+    pub(crate) fn withdraw(&mut self, key: Key) -> Option<(Rc<Body>, Option<Waker>)> {
         self.get(key)?;
-        Some(self.vacate(key).body)
+        let slot = self.vacate(key);
+        Some((slot.body, slot.waker))
     }
 
     /// Queued -> waiting: the entry to push, unless the operation has gone meanwhile.
@@ -452,10 +453,14 @@ impl Slots {
     /// Cancel everything that works on a descriptor, by number. The driver calls it when its last handle has gone.
     pub(crate) fn cancel_descriptor(&mut self, fd: i32) -> (Vec<Key>, Vec<Waker>) {
         let on_it = |slot: &Slot| {
+            // The entry of one that is being described cannot be looked at: foreign code is writing it, and may be
+            // what dropped the handle.
+            if matches!(slot.state, State::Encoding | State::Done(_)) {
+                return false;
+            }
             let entry = slot.body.entry();
             let both_ends = entry.opcode == abi::SPLICE || entry.opcode == abi::TEE;
-            !matches!(slot.state, State::Encoding | State::Done(_))
-                && (entry.fd == fd || (both_ends && entry.file_index == fd))
+            entry.fd == fd || (both_ends && entry.file_index == fd)
         };
         let keys: Vec<Key> = self.slots.iter().filter(|(_, slot)| on_it(slot)).map(key_at).collect();
         self.cancel_each(keys)
