@@ -178,7 +178,10 @@ impl Driver {
     }
 
     fn assemble(mut ring: Ring, setup: Setup, config: &Config) -> Result<Rc<Self>, BuildError> {
-        let id = NEXT_RING.fetch_add(1, Ordering::Relaxed);
+        // Two rings of one number would believe each other's completions (I3).
+        let id = NEXT_RING
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1))
+            .expect("a process builds fewer than 4 billion rings");
         let bytes = u64::from(config.pages) * PAGE_BYTES;
         let registry = Registry::new(config.pages as usize).map_err(|error| {
             BuildError::refused(Demand { doing: format!("map the registry's {} pages", config.pages), bytes }, error)
@@ -221,11 +224,14 @@ impl Driver {
             guest: Guest::default(),
             has_unpark,
         });
-        DRIVERS.with(|drivers| {
+        let listed = DRIVERS.try_with(|drivers| {
             let mut drivers = drivers.borrow_mut();
             drivers.retain(|driver| driver.strong_count() > 0);
             drivers.push(Rc::downgrade(&driver));
         });
+        if listed.is_err() {
+            tracing::debug!("built while its thread ends: handles that are dropped from here on cancel nothing");
+        }
         Ok(driver)
     }
 
@@ -245,8 +251,12 @@ impl Driver {
     }
 
     /// Make this the driver that futures polled on this thread belong to, while the guard lives.
+    ///
+    /// At the end of a thread, when its locals are gone, there is nothing to be current in: then this does nothing. A
+    /// runtime that is kept in a thread-local is dropped that late.
     pub fn enter(self: &Rc<Self>) -> Entered {
-        Entered { previous: CURRENT.with(|current| current.borrow_mut().replace(Rc::clone(self))) }
+        let previous = CURRENT.try_with(|current| current.borrow_mut().replace(Rc::clone(self)));
+        Entered { previous: previous.ok().flatten() }
     }
 
     /// `turn(wait)`: flush, one enter, reap everything, settle, then wake.
@@ -424,14 +434,20 @@ impl Driver {
         drop(waiter);
     }
 
-    /// Encoding -> queued.
+    /// Encoding -> queued, or done at once: `encode` is foreign code, and may have shut this runtime down.
     pub(crate) fn queue(&self, key: Key, waker: Waker) {
         let mut core = self.core.borrow_mut();
         let old = core.slots.queue(key, waker);
-        core.backlog.push_back(key);
-        drop(core);
+        if core.closed {
+            let (_nothing_to_send, waker) = core.slots.cancel(key);
+            core.after.extend(waker.map(After::Wake));
+            self.let_go(core);
+        } else {
+            core.backlog.push_back(key);
+            drop(core);
+            self.arm_flush();
+        }
         drop(old);
-        self.arm_flush();
     }
 
     /// Whether the kernel knows this opcode. Asked for before it sees the entry: it would answer `EINVAL`, which reads
@@ -611,8 +627,11 @@ impl Driver {
                     }
                 }
             }));
-            if let Err(payload) = outcome {
-                panic.get_or_insert(payload);
+            match outcome {
+                Ok(()) => {}
+                Err(payload) if panic.is_none() => panic = Some(payload),
+                // Its destructor is foreign code too, and there are others to wake.
+                Err(payload) => std::mem::forget(payload),
             }
         }
         let mut core = self.core.borrow_mut();

@@ -537,7 +537,7 @@ impl Slots {
     }
 
     /// The kernel does not let go: forget every operation that it may still touch, so that none is ever freed (I5).
-    pub(crate) fn leak_held(&mut self) -> usize {
+    pub(crate) fn leak_held(&self) -> usize {
         let mut leaked = 0;
         for (_, slot) in &self.slots {
             if slot.body.is_held() {
@@ -609,6 +609,13 @@ impl Slot {
             return Settled::CancelMissed(key);
         }
         Settled::Nothing
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // Shutdown has done this already, unless it was broken off by a panic.
+        self.leak_held();
     }
 }
 
