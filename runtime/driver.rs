@@ -414,14 +414,10 @@ impl Driver {
         &self.timers
     }
 
-    /// Vacant -> encoding, or a place in the queue for a slot.
-    pub(crate) fn admit(&self, place: Option<u64>, multishot: bool, waker: &Waker) -> Admission {
-        let waker = waker.clone();
-        let mut core = self.core.borrow_mut();
-        let (admission, unused) = core.admit(place, multishot, waker);
-        drop(core);
-        drop(unused);
-        admission
+    /// Vacant -> encoding, or a place in the queue for a slot. With the waker that is not needed in there: dropping it
+    /// is foreign code, and the caller has to know first where its operation is.
+    pub(crate) fn admit(&self, place: Option<u64>, multishot: bool, waker: Waker) -> (Admission, Option<Waker>) {
+        self.core.borrow_mut().admit(place, multishot, waker)
     }
 
     /// Give a place in the queue for a slot up.

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures::stream::{FusedStream, Stream};
 
@@ -84,28 +84,38 @@ impl<O: Operation> Submission<O> {
         matches!(self.stage, Stage::InFlight { .. })
     }
 
-    fn start(&mut self, driver: Rc<Driver>, operation: O, place: Option<u64>, cx: &mut Context<'_>) -> Poll<O::Output> {
+    /// The first poll, or one in the queue for a slot.
+    ///
+    /// Wakers are cloned and dropped, which is foreign code and may panic, only while the stage tells where the
+    /// operation is: so whatever happens, dropping this afterwards gives back what it had.
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<O::Output> {
+        let (driver, place) = self.stage.whereabouts();
         if self.cancelled {
+            let operation = self.stage.take_operation();
             if let Some(place) = place {
                 driver.leave(place);
             }
             return Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, cancelled())));
         }
-        match driver.admit(place, false, cx.waker()) {
-            Admission::Closed => Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, closed()))),
+        let (admission, waker) = driver.admit(place, false, cx.waker().clone());
+        match admission {
+            Admission::Closed => {
+                let operation = self.stage.take_operation();
+                Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, closed())))
+            }
             Admission::Wait(place) => {
-                self.stage = Stage::Admitting { driver, operation, place };
+                self.stage.wait(driver, place);
+                drop(waker);
                 Poll::Pending
             }
             Admission::Granted(key, ticket, body) => {
-                let waker = cx.waker().clone();
+                let operation = self.stage.take_operation();
                 match describe(&driver, key, &body, |body| {
                     body.put(operation, ticket);
                     body.encode::<O>()
                 }) {
                     Ok(()) => {
-                        driver.queue(key, waker);
-                        self.stage = Stage::InFlight { driver, key };
+                        self.stage.fly(driver, key, waker);
                         Poll::Pending
                     }
                     Err(error) => {
@@ -119,27 +129,55 @@ impl<O: Operation> Submission<O> {
     }
 }
 
+impl<O> Stage<O> {
+    /// The driver that this is to start in, and its place in the queue there.
+    fn whereabouts(&self) -> (Rc<Driver>, Option<u64>) {
+        match self {
+            Self::Admitting { driver, place, .. } => {
+                belongs_here(driver);
+                (Rc::clone(driver), Some(*place))
+            }
+            _ => (Driver::current(), None),
+        }
+    }
+
+    /// The operation, to be moved into its slot, or handed back.
+    fn take_operation(&mut self) -> O {
+        match std::mem::replace(self, Self::Finished) {
+            Self::Fresh(operation) | Self::Admitting { operation, .. } => operation,
+            Self::InFlight { .. } | Self::Finished => panic!("an operation starts once"),
+        }
+    }
+
+    fn wait(&mut self, driver: Rc<Driver>, place: u64) {
+        let operation = self.take_operation();
+        *self = Self::Admitting { driver, operation, place };
+    }
+
+    /// The operation is described. Queueing it may run foreign code, so the stage is told first.
+    fn fly(&mut self, driver: Rc<Driver>, key: Key, waker: Option<Waker>) {
+        *self = Self::InFlight { driver: Rc::clone(&driver), key };
+        driver.queue(key, waker.expect("one that need not wait for a slot keeps its waker"));
+    }
+}
+
 impl<O: Operation> Future for Submission<O> {
     type Output = O::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
         let this = self.get_mut();
-        match std::mem::replace(&mut this.stage, Stage::Finished) {
-            Stage::Fresh(operation) => this.start(Driver::current(), operation, None, cx),
-            Stage::Admitting { driver, operation, place } => this.start(driver, operation, Some(place), cx),
+        match &this.stage {
+            Stage::Fresh(_) | Stage::Admitting { .. } => this.start(cx),
             Stage::InFlight { driver, key } => {
-                belongs_here(&driver);
-                match poll_slot(cx, |waker| driver.poll(key, waker), |waker| driver.replace_waker(key, waker)) {
-                    None => {
-                        this.stage = Stage::InFlight { driver, key };
-                        Poll::Pending
-                    }
-                    Some((body, completion)) => {
-                        let operation = body.take::<O>();
-                        driver.recycle(body);
-                        Poll::Ready(operation.decode(completion))
-                    }
-                }
+                belongs_here(driver);
+                let Some((body, completion)) = poll_slot(driver, *key, cx) else {
+                    return Poll::Pending;
+                };
+                let driver = Rc::clone(driver);
+                this.stage = Stage::Finished;
+                let operation = body.take::<O>();
+                driver.recycle(body);
+                Poll::Ready(operation.decode(completion))
             }
             Stage::Finished => panic!("this operation has completed and was polled again"),
         }
@@ -202,28 +240,28 @@ impl<O: MultishotOperation> Multishot<O> {
         }
     }
 
-    fn start(
-        &mut self,
-        driver: Rc<Driver>,
-        operation: O,
-        place: Option<u64>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<O::Item>> {
-        match driver.admit(place, true, cx.waker()) {
-            Admission::Closed => Poll::Ready(Some(operation.item(Completion::refused(Ticket::NONE, closed())))),
+    /// As [`Submission`]'s.
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
+        let (driver, place) = self.stage.whereabouts();
+        let (admission, waker) = driver.admit(place, true, cx.waker().clone());
+        match admission {
+            Admission::Closed => {
+                let operation = self.stage.take_operation();
+                Poll::Ready(Some(operation.item(Completion::refused(Ticket::NONE, closed()))))
+            }
             Admission::Wait(place) => {
-                self.stage = Stage::Admitting { driver, operation, place };
+                self.stage.wait(driver, place);
+                drop(waker);
                 Poll::Pending
             }
             Admission::Granted(key, ticket, body) => {
-                let waker = cx.waker().clone();
+                let operation = self.stage.take_operation();
                 match describe(&driver, key, &body, |body| {
                     body.put(operation, ticket);
                     body.encode_multishot::<O>()
                 }) {
                     Ok(()) => {
-                        driver.queue(key, waker);
-                        self.stage = Stage::InFlight { driver, key };
+                        self.stage.fly(driver, key, waker);
                         Poll::Pending
                     }
                     Err(error) => {
@@ -237,17 +275,22 @@ impl<O: MultishotOperation> Multishot<O> {
     }
 
     /// It was paused and everything was taken: describe it and queue it again.
-    fn rearm(&mut self, driver: Rc<Driver>, key: Key, body: &Rc<Body>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
-        let waker = cx.waker().clone();
-        match describe(&driver, key, body, Body::encode_multishot::<O>) {
+    fn rearm(&mut self, driver: Rc<Driver>, key: Key, body: Rc<Body>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
+        // Its slot is being described, and goes with a panic.
+        self.stage = Stage::Finished;
+        let mut waker = None;
+        match describe(&driver, key, &body, |body| {
+            waker = Some(cx.waker().clone());
+            body.encode_multishot::<O>()
+        }) {
             Ok(()) => {
-                driver.queue(key, waker);
-                self.stage = Stage::InFlight { driver, key };
+                self.stage.fly(driver, key, waker);
                 Poll::Pending
             }
             Err(error) => {
                 let item = body.item::<O>(Completion::refused(body.ticket(), error));
                 body.dispose();
+                driver.recycle(body);
                 Poll::Ready(Some(item))
             }
         }
@@ -259,29 +302,27 @@ impl<O: MultishotOperation> Stream for Multishot<O> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
         let this = self.get_mut();
-        let (driver, key) = match std::mem::replace(&mut this.stage, Stage::Finished) {
+        let (driver, key) = match &this.stage {
             Stage::Finished => return Poll::Ready(None),
-            Stage::Fresh(operation) => return this.start(Driver::current(), operation, None, cx),
-            Stage::Admitting { driver, operation, place } => return this.start(driver, operation, Some(place), cx),
-            Stage::InFlight { driver, key } => (driver, key),
+            Stage::Fresh(_) | Stage::Admitting { .. } => return this.start(cx),
+            Stage::InFlight { driver, key } => (driver, *key),
         };
-        belongs_here(&driver);
+        belongs_here(driver);
         let mut next = driver.next(key, cx.waker());
         if matches!(next, Next::OtherWaker) {
             driver.replace_waker(key, cx.waker().clone());
             next = driver.next(key, cx.waker());
         }
         match next {
-            Next::Item(body, completion) => {
-                this.stage = Stage::InFlight { driver, key };
-                Poll::Ready(Some(body.item::<O>(completion)))
+            Next::Item(body, completion) => Poll::Ready(Some(body.item::<O>(completion))),
+            Next::Pending | Next::OtherWaker => Poll::Pending,
+            Next::Rearm(body) => {
+                let driver = Rc::clone(driver);
+                this.rearm(driver, key, body, cx)
             }
-            Next::Pending | Next::OtherWaker => {
-                this.stage = Stage::InFlight { driver, key };
-                Poll::Pending
-            }
-            Next::Rearm(body) => this.rearm(driver, key, &body, cx),
             Next::Ended(body, waker) => {
+                let driver = Rc::clone(driver);
+                this.stage = Stage::Finished;
                 body.dispose();
                 driver.recycle(body);
                 drop(waker);
@@ -338,16 +379,12 @@ fn describe(
 }
 
 /// Look whether a slot is done, and see to it that the right task is woken if not.
-fn poll_slot(
-    cx: &mut Context<'_>,
-    poll: impl Fn(&std::task::Waker) -> Polled,
-    replace_waker: impl FnOnce(std::task::Waker),
-) -> Option<(Rc<Body>, Completion)> {
-    let mut polled = poll(cx.waker());
+fn poll_slot(driver: &Driver, key: Key, cx: &mut Context<'_>) -> Option<(Rc<Body>, Completion)> {
+    let mut polled = driver.poll(key, cx.waker());
     if matches!(polled, Polled::OtherWaker) {
         // Cloning a waker is foreign code: it runs with nothing borrowed, and the slot is looked at again after it.
-        replace_waker(cx.waker().clone());
-        polled = poll(cx.waker());
+        driver.replace_waker(key, cx.waker().clone());
+        polled = driver.poll(key, cx.waker());
     }
     match polled {
         Polled::Pending | Polled::OtherWaker => None,
