@@ -70,6 +70,11 @@ impl Key {
     }
 }
 
+/// Whether this `user_data` is that of a cancel.
+pub(crate) fn is_cancel(user_data: u64) -> bool {
+    user_data & CANCEL != 0
+}
+
 #[derive(Debug)]
 enum State {
     Encoding,

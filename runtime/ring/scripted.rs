@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::{Cqe, Wait};
 use crate::runtime::abi;
 use crate::runtime::entry::Entry;
-use crate::runtime::inflight::internal_user_data;
+use crate::runtime::inflight::is_cancel;
 
 /// The driver's side.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl ScriptedRing {
         for _ in 0..count {
             let entry = shared.staged.pop_front().expect("counted above");
             let key = entry.user_data;
-            let is_new = key == internal_user_data() || shared.pending.iter().all(|other| other.entry.user_data != key);
+            let is_new = key == is_cancel() || shared.pending.iter().all(|other| other.entry.user_data != key);
             assert!(is_new, "the kernel has an entry of user_data {key} already: whose would the next answer be?");
             let order = shared.order;
             shared.order += 1;
@@ -293,9 +293,10 @@ impl ScriptedRing {
 impl Shared {
     /// Where the entry of this key is among those that the played kernel holds.
     fn find(&self, user_data: u64) -> Option<usize> {
-        let staged = self.staged.iter().any(|entry| entry.user_data == user_data);
-        assert!(!staged, "the played kernel has not been given this entry yet; enter the ring first");
-        self.pending.iter().position(|pending| pending.entry.user_data == user_data)
+        let at = self.pending.iter().position(|pending| pending.entry.user_data == user_data);
+        let staged = || self.staged.iter().any(|entry| entry.user_data == user_data);
+        assert!(at.is_some() || !staged(), "the played kernel has not been given this entry yet; enter the ring first");
+        at
     }
 
     /// Answer the entry at this place, and let go of it unless it goes on.
@@ -315,7 +316,7 @@ impl Shared {
 
     /// Whether an operation waits for a completion of this key. Nobody waits for those of cancels.
     fn is_in_flight(&self, user_data: u64) -> bool {
-        if user_data == internal_user_data() {
+        if is_cancel(user_data) {
             return false;
         }
         let held = self.staged.iter().chain(self.pending.iter().map(|pending| &pending.entry));
