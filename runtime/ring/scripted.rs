@@ -41,6 +41,7 @@ pub struct Pending {
     pub order: u64,
 }
 
+/// The part of the kernel, as a test plays it.
 type Play = Box<dyn FnMut(&Script)>;
 
 /// A completion on its way to the driver.
