@@ -261,8 +261,9 @@ impl<O: Operation<Output = io::Result<usize>> + Clone + Unpin> Future for Transf
                     // The worker's permit goes back here, before anything is waited for.
                     this.step = Step::Finished;
                     match outcome {
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock && !this.cancelled => {
-                            this.step = this.would_block(&driver)?;
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            // Told to stop, it ends at the head of the loop as cancelled: its answer moved nothing.
+                            this.step = if this.cancelled { Step::Try } else { this.would_block(&driver)? };
                         }
                         outcome => return Poll::Ready(outcome),
                     }
