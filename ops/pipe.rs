@@ -40,8 +40,8 @@ pub fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let identity = Rc::new(());
     Ok((
-        PipeReader { fd: Fd::new(reader), identity: Rc::clone(&identity) },
-        PipeWriter { fd: Fd::new(writer), identity },
+        PipeReader { fd: Fd::new(reader), identity: Some(Rc::clone(&identity)) },
+        PipeWriter { fd: Fd::new(writer), identity: Some(identity) },
     ))
 }
 
@@ -65,14 +65,16 @@ pub fn pipe_sized(bytes: usize) -> io::Result<(PipeReader, PipeWriter)> {
 #[derive(Debug)]
 pub struct PipeReader {
     fd: Fd,
-    identity: Rc<()>,
+    /// Which pipe this is, without asking the kernel; `None` for an end that was made elsewhere.
+    identity: Option<Rc<()>>,
 }
 
 /// The end of a pipe that bytes go into.
 #[derive(Debug)]
 pub struct PipeWriter {
     fd: Fd,
-    identity: Rc<()>,
+    /// Which pipe this is, without asking the kernel; `None` for an end that was made elsewhere.
+    identity: Option<Rc<()>>,
 }
 
 impl PipeReader {
@@ -84,9 +86,16 @@ impl PipeReader {
         size_of_pipe(self.as_fd())
     }
 
-    /// Whether these are the two ends of one pipe.
+    /// Whether these are the two ends of one pipe, whatever descriptors they are known by.
     pub fn is_same_pipe(&self, writer: &PipeWriter) -> bool {
-        Rc::ptr_eq(&self.identity, &writer.identity)
+        if let (Some(reader), Some(writer)) = (&self.identity, &writer.identity) {
+            return Rc::ptr_eq(reader, writer);
+        }
+        match (rustix::fs::fstat(self), rustix::fs::fstat(writer)) {
+            (Ok(reader), Ok(writer)) => (reader.st_dev, reader.st_ino) == (writer.st_dev, writer.st_ino),
+            // Whoever uses them hears of it from the kernel.
+            _ => false,
+        }
     }
 }
 
@@ -146,7 +155,7 @@ macro_rules! end {
             pub fn from_std(end: $std) -> io::Result<Self> {
                 let fd = Fd::new(OwnedFd::from(end));
                 fd.set_nonblocking()?;
-                Ok(Self { fd, identity: Rc::new(()) })
+                Ok(Self { fd, identity: None })
             }
         }
     };

@@ -17,7 +17,7 @@ use crate::runtime::{Completion, Encoded, FdHold, Operation, SpliceFlags, Sqe};
 /// As for [`splice`](super::splice()): inline, nothing is shared unreported.
 ///
 /// # Errors
-/// * both ends are one pipe -> `InvalidInput`
+/// * both ends are one pipe -> `InvalidInput`, saying so
 /// * the reader of `to` has gone -> `EPIPE`
 ///
 /// # Kernel
@@ -39,6 +39,22 @@ use crate::runtime::{Completion, Encoded, FdHold, Operation, SpliceFlags, Sqe};
 ///     std::io::Result::Ok(())
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Nothing but pipes can be teed, so nothing else is taken:
+/// ```compile_fail,E0308
+/// # use ringmain::ops;
+/// let file = ops::fs::File::from(std::fs::File::open("Cargo.toml")?);
+/// let (_reader, writer) = ops::pipe()?;
+/// let transfer = ops::tee(&file, &writer, 64);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+/// ```compile_fail,E0308
+/// # use ringmain::ops;
+/// let (reader, _writer) = ops::pipe()?;
+/// let (socket, _peer) = ops::net::UnixStream::pair()?;
+/// let transfer = ops::tee(&reader, &socket, 64);
+/// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # References
