@@ -227,7 +227,7 @@ impl ScriptedRing {
         for _ in 0..count {
             let entry = shared.staged.pop_front().expect("counted above");
             let key = entry.user_data;
-            let is_new = key == is_cancel() || shared.pending.iter().all(|other| other.entry.user_data != key);
+            let is_new = is_cancel(key) || shared.pending.iter().all(|other| other.entry.user_data != key);
             assert!(is_new, "the kernel has an entry of user_data {key} already: whose would the next answer be?");
             let order = shared.order;
             shared.order += 1;
