@@ -326,7 +326,7 @@ impl Driver {
 
     /// The time, by the ring's clock.
     pub fn now(&self) -> Instant {
-        self.core.borrow().ring.now()
+        self.timers.now()
     }
 
     /// What was chosen when the ring was built.
@@ -592,6 +592,9 @@ impl Driver {
                 self.registry.leak();
                 tracing::error!(leaked, "the kernel did not let go of these operations in time; they are leaked");
             }
+            // A future that outlives its runtime, or is leaked, keeps this driver, but not the kernel's ring: closing
+            // that also ends its worker threads.
+            core.ring = Ring::Closed;
             let after = std::mem::take(&mut core.after);
             drop(core);
             self.carry_out(after);

@@ -859,13 +859,13 @@ pub(crate) fn poll_entry(fd: i32, events: PollFlags) -> Entry {
     Entry { opcode: abi::POLL_ADD, fd, op_flags, ..Entry::default() }
 }
 
-/// A place in a file, or the cursor. What the kernel counts as negative is no place, and the highest of those would
-/// mean the cursor.
+/// A place in a file, or the cursor. The one number that the kernel takes for the cursor is no place; every other that
+/// no file reaches to it refuses itself.
 fn place(offset: Option<u64>) -> io::Result<u64> {
     match offset {
-        Some(offset) if offset > i64::MAX.unsigned_abs() => Err(io::Error::new(
+        Some(CURSOR) => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("no file reaches to offset {offset}; the highest is {}", i64::MAX),
+            format!("no file reaches to offset {CURSOR}; the highest is {}", i64::MAX),
         )),
         offset => Ok(offset.unwrap_or(CURSOR)),
     }

@@ -43,6 +43,8 @@ pub enum Wait {
 pub(crate) enum Ring {
     Kernel(Box<KernelRing>),
     Scripted(ScriptedRing),
+    /// Shut down: nothing can be pushed, and nothing will come.
+    Closed,
 }
 
 impl Ring {
@@ -51,6 +53,7 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.space(),
             Self::Scripted(ring) => ring.space(),
+            Self::Closed => 0,
         }
     }
 
@@ -59,6 +62,7 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.staged(),
             Self::Scripted(ring) => ring.staged(),
+            Self::Closed => 0,
         }
     }
 
@@ -72,6 +76,7 @@ impl Ring {
                 unsafe { ring.push(lent.entry()) }
             }
             Self::Scripted(ring) => ring.push(*lent.entry()),
+            Self::Closed => panic!("an entry was pushed into a ring that has shut down"),
         }
     }
 
@@ -87,6 +92,7 @@ impl Ring {
                 unsafe { ring.attempt(entry) }
             }
             Self::Scripted(ring) => ring.attempt(entry),
+            Self::Closed => -libc::ECANCELED,
         }
     }
 
@@ -95,6 +101,8 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.enter(wait),
             Self::Scripted(ring) => ring.enter(wait),
+            Self::Closed if wait == Wait::No => Ok(0),
+            Self::Closed => Err(io::Error::other("the runtime of this ring has shut down; nothing will ever come")),
         }
     }
 
@@ -105,6 +113,7 @@ impl Ring {
                 ring.reap(sink);
             }
             Self::Scripted(ring) => ring.reap(sink),
+            Self::Closed => {}
         }
     }
 
@@ -113,6 +122,7 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.is_ready(),
             Self::Scripted(ring) => ring.is_ready(),
+            Self::Closed => false,
         }
     }
 
@@ -121,6 +131,7 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.more_work(),
             Self::Scripted(ring) => ring.more_work(),
+            Self::Closed => false,
         }
     }
 
@@ -129,6 +140,7 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.is_overflowing(),
             Self::Scripted(ring) => ring.more_work(),
+            Self::Closed => false,
         }
     }
 
@@ -141,7 +153,7 @@ impl Ring {
                 // kernel does not let go of one. Guarded by `a_lease_outlives_its_runtime`.
                 unsafe { ring.register_buffers(&regions) }
             }
-            Self::Scripted(_) => Ok(()),
+            Self::Scripted(_) | Self::Closed => Ok(()),
         }
     }
 
@@ -149,7 +161,7 @@ impl Ring {
     pub(crate) fn unregister(&mut self) -> io::Result<()> {
         match self {
             Self::Kernel(ring) => ring.unregister_buffers(),
-            Self::Scripted(_) => Ok(()),
+            Self::Scripted(_) | Self::Closed => Ok(()),
         }
     }
 
@@ -157,7 +169,10 @@ impl Ring {
     pub(crate) fn register_eventfd(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         match self {
             Self::Kernel(ring) => ring.register_eventfd(eventfd),
-            Self::Scripted(_) => Err(io::Error::new(io::ErrorKind::Unsupported, "a scripted ring signals no eventfd")),
+            Self::Scripted(_) | Self::Closed => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a ring that is scripted or shut down signals no eventfd",
+            )),
         }
     }
 
@@ -166,13 +181,14 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.now(),
             Self::Scripted(ring) => ring.now(),
+            Self::Closed => Instant::now(),
         }
     }
 
     /// That clock, to keep.
     pub(crate) fn clock(&self) -> Box<dyn Fn() -> Instant> {
         match self {
-            Self::Kernel(_) => Box::new(Instant::now),
+            Self::Kernel(_) | Self::Closed => Box::new(Instant::now),
             Self::Scripted(ring) => Box::new(ring.clock()),
         }
     }

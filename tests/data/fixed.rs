@@ -19,7 +19,7 @@ fn lease(runtime: &Runtime, len: usize) -> FixedBuf {
 }
 
 fn lease_with(runtime: &Runtime, bytes: &[u8]) -> FixedBuf {
-    let mut lease = lease(runtime, bytes.len());
+    let mut lease = lease(&runtime, bytes.len());
     lease.as_capacity_mut().copy_from_slice(bytes);
     lease.set_len(bytes.len());
     lease
@@ -123,7 +123,7 @@ fn works(runtime: &Runtime) {
     runtime.block_on(async {
         let (count, out) = ops::write_fixed(&writer, lease_with(runtime, &content)).await;
         assert_eq!(count.unwrap(), 4096);
-        let (count, into) = ops::read_fixed(&reader, lease(runtime, 4096)).await;
+        let (count, into) = ops::read_fixed(&reader, lease(&runtime, 4096)).await;
         assert_eq!((count.unwrap(), &into[..]), (4096, &content[..]));
         let (count, _into) = ops::write_fixed_at(&file, into, 100).await;
         assert_eq!(count.unwrap(), 4096);
@@ -173,7 +173,7 @@ fn f07_no_fixed_read_runs_past_its_lease() {
         rings::each(|runtime| {
             let content = pattern(7, 8192);
             // One page, cut in three: what is read into the middle must leave its neighbours alone.
-            let mut before = lease(runtime, 4096);
+            let mut before = lease(&runtime, 4096);
             before.as_capacity_mut().fill(0x5A);
             let mut middle = before.split_off(1_000);
             let mut after = middle.split_off(100);
@@ -215,7 +215,7 @@ fn f12_the_visible_length_is_what_the_last_read_brought() {
             let (reader, writer) = ops::pipe().unwrap();
             runtime.block_on(async {
                 rustix::io::write(&writer, &content).unwrap();
-                let (count, buffer) = ops::read_fixed(&reader, lease(runtime, 4096)).await;
+                let (count, buffer) = ops::read_fixed(&reader, lease(&runtime, 4096)).await;
                 assert_eq!((count.unwrap(), buffer.len()), (4096, 4096));
                 rustix::io::write(&writer, b"ten bytes!").unwrap();
                 let (count, buffer) = ops::read_fixed(&reader, buffer).await;
@@ -226,7 +226,7 @@ fn f12_the_visible_length_is_what_the_last_read_brought() {
                 assert_eq!((count.unwrap(), drain(&reader)), (6, b"bytes!".to_vec()));
 
                 // A slice of a fresh lease shows nothing, and nothing of it is written.
-                let fresh = lease(runtime, 4096).slice(100..200);
+                let fresh = lease(&runtime, 4096).slice(100..200);
                 assert_eq!(fresh.bytes(), b"");
                 let (count, fresh) = ops::write_fixed(&writer, fresh).await;
                 assert_eq!((count.unwrap(), fresh.bytes()), (0, &b""[..]));

@@ -118,7 +118,7 @@ fn t17_a_peer_that_hangs_up_ends_an_idle_relay_and_nothing_spins() {
         rings::each(|runtime| {
             for route in ROUTES {
                 for resets in [false, true] {
-                    hang_up(runtime, route, resets);
+                    hang_up(&runtime, route, resets);
                 }
             }
         });

@@ -178,7 +178,7 @@ fn n08_receivers_that_race_for_one_byte_see_no_eagain() {
 #[test]
 fn n08_a_byte_that_another_reader_took_is_waited_for_again() {
     without_hanging(|| {
-        rings::each(|runtime: &Runtime| {
+        rings::each(|runtime: Runtime| {
             let (mut peer, socket) = tcp_pair();
             let mut thief = socket.try_clone().unwrap();
             let socket = net::TcpStream::from(socket);

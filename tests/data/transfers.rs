@@ -33,7 +33,7 @@ fn t01_a_huge_length_is_clamped() {
         rings::each(|runtime| {
             for route in ROUTES {
                 for len in [usize::MAX, isize::MAX as usize, u32::MAX as usize, 1 << 31, 0] {
-                    huge(runtime, &file, &content, route, len);
+                    huge(&runtime, &file, &content, route, len);
                 }
             }
         });
@@ -110,7 +110,7 @@ fn t03_a_file_of_any_length_reaches_a_socket_whole() {
         rings::each(|runtime| {
             for len in [1, 4095, 65_536, 65_537, 1_000_003] {
                 for beyond in [0, 5_000] {
-                    send_file(runtime, len, len as u64 + beyond);
+                    send_file(&runtime, len, len as u64 + beyond);
                 }
             }
         });

@@ -64,7 +64,7 @@ fn t20_each_end_that_is_not_ready_is_waited_for_whichever_it_is() {
             for route in ROUTES {
                 for bits in 0..8 {
                     let [source_ready, sink_ready, source_first] = [1, 2, 4].map(|bit| bits & bit != 0);
-                    matrix(runtime, route, Case { source_ready, sink_ready, source_first });
+                    matrix(&runtime, route, Case { source_ready, sink_ready, source_first });
                 }
             }
         });

@@ -20,7 +20,7 @@ pub(crate) fn table() -> Vec<(String, Config)> {
             for register_pages in [true, false] {
                 let name = format!("{mode:?}, {entries} entries, pages registered: {register_pages}");
                 let config = Config::default().mode(mode).entries(entries).completions(completions);
-                rows.push((name, config.register_pages(register_pages).pages(128)));
+                rows.push((name, config.register_pages(register_pages).pages(64)));
             }
         }
     }
