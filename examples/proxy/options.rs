@@ -1,0 +1,141 @@
+//! What can be chosen on the command line.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use ringmain::ops::RelayRoute;
+
+use crate::address::Address;
+
+/// The routes by the names they have on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RouteName {
+    /// splice inline where that can be done without waiting, copy where not
+    Auto,
+    /// splice(2) on this thread, polls in the ring
+    Inline,
+    /// the ring's own splice, on worker threads of the kernel
+    Ring,
+    /// receive into registered pages and send from them
+    Copy,
+}
+
+/// Move bytes between connections without touching them.
+///
+/// Without --listen and --to it demonstrates itself: real files of this machine go through each route and through a
+/// hand-written epoll loop, are verified by SHA-256, and a table says what that cost.
+///
+/// With both it is a proxy. SIGINT or SIGTERM ends it: it takes no more connections, waits for the open ones as long
+/// as --drain allows, prints totals, and exits with 0. A second one ends it at once.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "proxy", version)]
+pub(crate) struct Options {
+    /// Take connections here: HOST:PORT (port 0 lets the system choose) or unix:PATH
+    #[arg(long, value_name = "ADDR", requires = "to")]
+    listen: Option<Address>,
+
+    /// Relay each of them to here: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", requires = "listen")]
+    to: Option<Address>,
+
+    /// How bytes move
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) route: RouteName,
+
+    /// Threads, each with a ring and a listener of its own
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: u32,
+
+    /// Bytes asked for each pipe that bytes are spliced through: a power of two, K and M allowed
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes)]
+    pub(crate) pipe_size: u32,
+
+    /// End a connection on which nothing has moved for this many seconds; 0 never ends one
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    pub(crate) idle_timeout: Duration,
+
+    /// Give up on the upstream after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) connect_timeout: Duration,
+
+    /// Connections open at once, over all threads; more of them wait to be taken
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) max_connections: u32,
+
+    /// Seconds that open connections have to end after the first SIGINT or SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) drain: Duration,
+
+    /// Say what becomes of each connection, on standard error
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+
+    /// Print the totals as one line of JSON
+    #[arg(long, hide = true)]
+    pub(crate) json: bool,
+
+    /// Be the hand-written epoll loop of the demonstration, until standard input ends
+    #[arg(long, value_name = "UPSTREAM", hide = true, conflicts_with = "listen")]
+    epoll_twin: Option<SocketAddr>,
+}
+
+/// What this process is.
+#[derive(Debug)]
+pub(crate) enum Mode {
+    Demo,
+    Twin(SocketAddr),
+    Proxy(Endpoints),
+}
+
+/// From where to where.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) listen: Address,
+    pub(crate) to: Address,
+}
+
+impl Options {
+    pub(crate) fn mode(&self) -> Mode {
+        match (&self.listen, &self.to, self.epoll_twin) {
+            (Some(listen), Some(to), _) => Mode::Proxy(Endpoints { listen: listen.clone(), to: to.clone() }),
+            (_, _, Some(upstream)) => Mode::Twin(upstream),
+            _ => Mode::Demo,
+        }
+    }
+
+    /// The idle limit, if there is one.
+    pub(crate) fn idle_limit(&self) -> Option<Duration> {
+        (!self.idle_timeout.is_zero()).then_some(self.idle_timeout)
+    }
+}
+
+impl From<RouteName> for RelayRoute {
+    fn from(name: RouteName) -> Self {
+        match name {
+            RouteName::Auto => Self::Auto,
+            RouteName::Inline => Self::Inline,
+            RouteName::Ring => Self::Ring,
+            RouteName::Copy => Self::Copy,
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds; write 5 or 0.5"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "a time is 0 or more seconds".to_owned())
+}
+
+fn bytes(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.as_bytes() {
+        [.., b'K' | b'k'] => (&text[..text.len() - 1], 1 << 10),
+        [.., b'M' | b'm'] => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let number: u32 = digits.parse().map_err(|_| format!("`{text}` is not a size; write 65536, 64K or 1M"))?;
+    let bytes = number.checked_mul(unit).ok_or_else(|| format!("{text} is more than a pipe can have"))?;
+    if !bytes.is_power_of_two() || !(4096..=1 << 30).contains(&bytes) {
+        return Err("a pipe has a power of two of bytes, from 4K to 1024M".to_owned());
+    }
+    Ok(bytes)
+}
