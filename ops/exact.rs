@@ -180,7 +180,8 @@ impl<O: Step> Exact<O> {
                     if self.count == self.total && (self.total > 0 || !O::FILLS) {
                         return Poll::Ready((Ok(()), buffer));
                     }
-                    if last {
+                    // The handle may go between two steps, where there is nothing to be cancelled.
+                    if last || (self.count > 0 && self.fd.is_hung_up()) {
                         return Poll::Ready((Err(cancelled()), buffer));
                     }
                     let offset = self.offset.map(|offset| offset.saturating_add(self.count as u64));

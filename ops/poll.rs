@@ -14,7 +14,7 @@ use crate::runtime::{Completion, Encoded, Fd, FdHold, Operation, Sqe, Submission
 /// Dropping it loses nothing.
 ///
 /// # Errors
-/// Those of `poll(2)`. A regular file is always ready.
+/// Those of `poll(2)`; `ECANCELED` when the descriptor's last handle has gone. A regular file is always ready.
 ///
 /// # Kernel
 /// `IORING_OP_POLL_ADD`, Linux 5.1.
@@ -71,6 +71,11 @@ impl Operation for PollOnce {
     type Output = io::Result<PollFlags>;
 
     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
+        if self.fd.is_hung_up() {
+            // What was waiting when the last handle went has been cancelled. What would begin to wait now, between two
+            // steps of something longer, would be found by nobody.
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error()));
+        }
         sqe.poll(self.fd.as_fd(), self.events)
     }
 
