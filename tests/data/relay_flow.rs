@@ -55,6 +55,30 @@ fn send_file_to_a_slow_client(len: usize) {
     assert!(client.join().unwrap() == content);
 }
 
+#[test]
+fn t07_a_relay_waits_for_a_full_socket_without_spinning() {
+    const LEN: usize = 2 << 20;
+    without_hanging(|| {
+        for route in ROUTES {
+            let (source, from) = tcp_pair();
+            let (client, to) = tcp_pair_with_a_small_window();
+            let writer = write_and_close(source, pattern(7, LEN));
+            let client = thread::spawn(move || read_slowly(client, 20, Duration::from_millis(20)));
+            let (from, to) = (net::TcpStream::from(from), net::TcpStream::from(to));
+            let runtime = small_pipes();
+            let ended = runtime.block_on(ops::forward(&from, &to).route(route));
+            ended.result.unwrap();
+            drop(to);
+            let metrics = runtime.driver().metrics();
+            let tries = metrics.attempts.get() + metrics.enters.get() + metrics.submissions.get();
+            let pages = LEN as u64 / 4096;
+            assert!(tries < 20 * pages, "{tries} tries for {pages} pages by {route:?}: it has spun");
+            writer.join().unwrap();
+            assert!(client.join().unwrap() == pattern(7, LEN));
+        }
+    });
+}
+
 /// Read some pieces with a pause after each, as a slow client does, and then all the rest.
 fn read_slowly(mut stream: TcpStream, pauses: u32, pause: Duration) -> Vec<u8> {
     let mut bytes = vec![0; 4096];

@@ -81,6 +81,10 @@ fn t33_a_blocking_stream_whose_peer_stops_reading_freezes_nothing() {
                     still = if moved == seen { still + 1 } else { 0 };
                     seen = moved;
                 }
+                let metrics = runtime.driver().metrics();
+                let tries = metrics.attempts.get() + metrics.submissions.get();
+                stays_pending(&mut relay, "the peer has not read anything").await;
+                assert_eq!(metrics.attempts.get() + metrics.submissions.get(), tries, "it spins");
                 // A task beside it runs; its numbers can be asked for; it can be stopped, and dropped.
                 assert_eq!(ringmain::spawn(async { 6 * 7 }).await.unwrap(), 42);
                 assert!(relay.flows().0.bytes_in >= relay.flows().0.bytes_out);

@@ -6,11 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use futures::future::{join, join_all};
-use ringmain::ops::{self, Route, net};
+use ringmain::ops::{self, RelayRoute, Route, net};
 use ringmain::{IoBuf, Runtime};
 
 use crate::peers::{
-    poll_once, stays_pending, tcp_pair, tcp_pair_with_a_small_window, without_hanging, without_hanging_for,
+    drain, fill, is_gone, poll_once, stays_pending, tcp_pair, tcp_pair_with_a_small_window, turns, without_hanging,
+    without_hanging_for,
 };
 use crate::rings;
 
@@ -68,20 +69,92 @@ fn n01_dropping_a_full_socket_ends_the_splice_into_it() {
             for route in [Route::Auto, Route::Inline, Route::Ring] {
                 let (mut peer, socket) = tcp_pair_with_a_small_window();
                 let socket = net::TcpStream::from(socket);
-                let queued = crate::peers::fill(&socket);
-                let (_reader, writer) = ops::pipe().unwrap();
+                let queued = fill(&socket);
+                let (reader, writer) = ops::pipe().unwrap();
                 rustix::io::write(&writer, b"too late").unwrap();
                 runtime.block_on(async {
-                    let mut splice = ops::splice(&_reader, &socket, 8).route(route);
+                    let mut splice = ops::splice(&reader, &socket, 8).route(route);
                     stays_pending(&mut splice, "the socket is full").await;
                     drop(socket);
                     let error = splice.await.unwrap_err();
                     let errno = error.raw_os_error();
-                    assert!(crate::peers::is_gone(&error) || errno == Some(125), "{error} by {route:?}");
+                    assert!(is_gone(&error) || errno == Some(125), "{error} by {route:?}");
                 });
                 let mut received = Vec::new();
                 peer.read_to_end(&mut received).unwrap();
                 assert_eq!(received.len(), queued, "what was queued before is still delivered, and nothing else");
+            }
+        });
+    });
+}
+
+/// A pipe has no connection to shut down: what waits on its end is cancelled.
+#[test]
+fn n01_dropping_a_pipe_end_ends_what_waits_on_it() {
+    without_hanging(|| {
+        rings::each(|runtime| {
+            for route in [Route::Auto, Route::Inline, Route::Ring] {
+                let (reader, writer) = ops::pipe().unwrap();
+                let (_branch, into_branch) = ops::pipe().unwrap();
+                runtime.block_on(async {
+                    let mut read = ops::read(&reader, vec![0; 100]);
+                    let mut splice = ops::splice(&reader, &into_branch, 100).route(route);
+                    stays_pending(&mut read, "nothing was written").await;
+                    stays_pending(&mut splice, "nothing was written").await;
+                    drop(reader);
+                    assert_ended(read.await.0, "the read");
+                    assert_ended(splice.await, "the splice");
+                });
+                let error = rustix::io::write(&writer, b"?").unwrap_err();
+                assert_eq!(error, rustix::io::Errno::PIPE, "the pipe still has a reader");
+            }
+        });
+    });
+}
+
+/// The handle goes after one step has ended and before the next has begun.
+#[test]
+fn n01_dropping_a_pipe_end_between_two_steps_ends_the_transfer() {
+    without_hanging(|| {
+        rings::each(|runtime| {
+            let (reader, writer) = ops::pipe().unwrap();
+            runtime.block_on(async {
+                let mut read = ops::read_exact(&reader, vec![0; 100]);
+                stays_pending(&mut read, "nothing was written").await;
+                rustix::io::write(&writer, b"part").unwrap();
+                turns(20).await;
+                drop(reader);
+                let (result, buffer) = (&mut read).await;
+                assert_eq!((result.unwrap_err().raw_os_error(), read.count()), (Some(125), 4));
+                assert_eq!(&buffer[..4], b"part");
+            });
+            for route in [Route::Auto, Route::Inline, Route::Ring] {
+                let (reader, writer) = ops::pipe().unwrap();
+                let (_branch, into_branch) = ops::pipe().unwrap();
+                runtime.block_on(async {
+                    let mut splice = ops::splice_exact(&reader, &into_branch, 100).route(route);
+                    stays_pending(&mut splice, "nothing was written").await;
+                    rustix::io::write(&writer, b"stolen").unwrap();
+                    turns(20).await;
+                    drain(&reader);
+                    drop(reader);
+                    let (result, moved) = splice.await;
+                    assert_eq!((result.unwrap_err().raw_os_error(), moved), (Some(125), 0));
+                });
+            }
+            for route in [RelayRoute::Auto, RelayRoute::Inline, RelayRoute::Ring, RelayRoute::Copy] {
+                let (reader, writer) = ops::pipe().unwrap();
+                let (_peer, sink) = net::UnixStream::pair().unwrap();
+                runtime.block_on(async {
+                    let mut forward = ops::forward(&reader, &sink).route(route);
+                    stays_pending(&mut forward, "nothing was written").await;
+                    rustix::io::write(&writer, b"stolen").unwrap();
+                    turns(20).await;
+                    drain(&reader);
+                    drop(reader);
+                    let ended = forward.await;
+                    assert_eq!(ended.result.unwrap_err().raw_os_error(), Some(125), "by {route:?}");
+                });
             }
         });
     });
@@ -155,9 +228,7 @@ fn n08_receivers_that_race_for_one_byte_see_no_eagain() {
                 // Each byte wakes all that wait, and is there for one of them.
                 for byte in 0..4 {
                     peer.write_all(&[byte]).unwrap();
-                    for _ in 0..20 {
-                        crate::peers::turn().await;
-                    }
+                    turns(20).await;
                 }
                 let mut bytes: Vec<u8> = join_all(receivers)
                     .await

@@ -1,5 +1,6 @@
 //! Two ends and one `EAGAIN`: which of them is waited for, and that waiting costs nothing.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -12,7 +13,7 @@ use crate::rings;
 const ROUTES: [Route; 3] = [Route::Auto, Route::Inline, Route::Ring];
 
 /// What a transfer may try, look at and wait for while it waits for one of its ends; a spinning one does so in each turn.
-const TRIES_MAX: u64 = 24;
+const TRIES_MAX: u64 = 12;
 
 #[test]
 fn t19_a_sink_that_is_always_ready_is_not_waited_for() {
@@ -33,7 +34,7 @@ fn t19_a_sink_that_is_always_ready_is_not_waited_for() {
                         stays_pending(&mut transfer, "the pipe is empty again").await;
                     }
                     let tries = metrics.attempts.get() + metrics.submissions.get() - before;
-                    assert!(tries <= 4 * TRIES_MAX, "it has spun: {tries} tries by {route:?}");
+                    assert!(tries <= 2 * TRIES_MAX, "it has spun: {tries} tries by {route:?}");
                     rustix::io::write(&writer, b"kept").unwrap();
                     assert_eq!(transfer.await.unwrap(), 4, "by {route:?}");
                 });
@@ -96,10 +97,10 @@ impl Case {
         O: Operation<Output = io::Result<usize>> + Clone + Unpin,
     {
         let feed = || assert_eq!(rustix::io::write(levers.feed, b"four"), Ok(4));
-        let make_room = || assert!(!drain(levers.out).is_empty());
-        if !self.sink_ready {
-            fill(levers.sink);
-        }
+        // A worker that is late may put its bytes behind the others while those are taken out.
+        let out = RefCell::new(Vec::new());
+        let make_room = || out.borrow_mut().extend(drain(levers.out));
+        let filling = if self.sink_ready { 0 } else { fill(levers.sink) };
         if self.source_ready {
             feed();
         }
@@ -125,6 +126,7 @@ impl Case {
             assert_eq!(transfer.await.unwrap(), 4, "{name}, {self:?}");
         });
         assert!(tries() - before <= TRIES_MAX, "{name}, {self:?}: {} tries", tries() - before);
-        assert_eq!(drain(levers.out), b"four", "{name}, {self:?}");
+        make_room();
+        assert_eq!(out.borrow()[filling..], b"four"[..], "{name}, {self:?}");
     }
 }
