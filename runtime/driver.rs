@@ -19,6 +19,7 @@
 //! The driver needs no executor: [`turn`](Driver::turn), [`event_fd`](Driver::event_fd) and
 //! [`next_deadline`](Driver::next_deadline) are what a guest of another event loop needs.
 
+mod attempt;
 #[cfg(test)]
 mod tests;
 
@@ -48,11 +49,10 @@ use super::error::{BuildError, Demand};
 use super::inflight::{Key, Next, Orphaned, Polled, Settled, Slots};
 use super::metrics::Metrics;
 use super::opcode::Opcode;
-use super::operation::Operation;
 use super::registry::Registry;
 use super::ring::setup::Setup;
 use super::ring::{KernelRing, Ring, Script, ScriptedRing, Wait};
-use super::sqe::{Frame, Sqe};
+use super::sqe::Frame;
 use super::time::Timers;
 use super::unpark::{ReadWakes, Unpark};
 
@@ -360,39 +360,6 @@ impl Driver {
         let core = self.core.borrow();
         let own = core.armed.is_some_and(|key| core.slots.is_used(key));
         core.slots.len() - usize::from(own)
-    }
-
-    /// Try one operation at once, as a system call that does not wait. `Err` gives the operation back where it would
-    /// have had to wait.
-    pub fn attempt<O: Operation>(&self, mut operation: O) -> Result<O::Output, O> {
-        let ticket = self.core.borrow_mut().slots.ticket();
-        // Foreign code may attempt something else from inside `encode`; that one gets a frame of its own.
-        let mut spare;
-        let mut shared = self.frame.try_borrow_mut();
-        let frame = match &mut shared {
-            Ok(frame) => &mut **frame,
-            Err(_) => {
-                spare = Frame::new(self.id, self.registry.clone());
-                &mut spare
-            }
-        };
-        frame.reset(ticket);
-        let borrowed = Borrowed(frame);
-        let attempted = operation.encode(Sqe::new(borrowed.0)).map(|encoded| {
-            let result = self.core.borrow_mut().ring.attempt(&encoded);
-            (result, encoded.frame().creates)
-        });
-        drop(borrowed);
-        drop(shared);
-        let (result, creates) = match attempted {
-            Ok(answer) => answer,
-            Err(error) => return Ok(operation.decode(Completion::refused(ticket, error))),
-        };
-        self.metrics.attempts.add(1);
-        if result == -libc::EAGAIN {
-            return Err(operation);
-        }
-        Ok(operation.decode(Completion::answered(ticket, result, 0, creates)))
     }
 
     /// Something that exists once for each driver, made when it is first asked for and dropped at shutdown.
@@ -713,16 +680,6 @@ impl Park for Driver {
 
     fn shutdown(&self) {
         Self::shutdown(self);
-    }
-}
-
-/// A frame for the length of one attempt. Only the ring takes a CLOSE: the descriptor of one that was attempted, or
-/// refused, or that panicked, is closed at the end and not when the frame is next used.
-struct Borrowed<'a>(&'a mut Frame);
-
-impl Drop for Borrowed<'_> {
-    fn drop(&mut self) {
-        self.0.closing = None;
     }
 }
 

@@ -12,8 +12,8 @@ use rustix::event::PollFlags;
 use super::*;
 use crate::runtime::buf::Fill;
 use crate::runtime::fd::{Fd, FdHold};
-use crate::runtime::operation::MultishotOperation;
-use crate::runtime::sqe::{Encoded, EncodedMultishot, MultishotSqe};
+use crate::runtime::operation::{MultishotOperation, Operation};
+use crate::runtime::sqe::{Encoded, EncodedMultishot, MultishotSqe, Sqe};
 use crate::runtime::submission::{Multishot, Submission};
 
 fn scripted() -> (Rc<Driver>, Script, Entered) {
