@@ -135,14 +135,15 @@ impl Body {
         Lent(Entry { user_data, ..frame.entry })
     }
 
-    /// The kernel has given its last completion for the entry lent: the memory is ours again.
-    pub(crate) fn release(&self, result: i32) {
+    /// The kernel has given its last completion for the entry lent: the memory is ours again. `never_ran`: a cancel
+    /// came before it began.
+    pub(crate) fn release(&self, never_ran: bool) {
         assert!(self.held.replace(false), "the kernel does not hold this operation");
         let mut frame = self.frame.borrow_mut();
         for &(address, len) in &frame.flights {
             frame.registry.end_flight(address, len);
         }
-        frame.settle_closing(result);
+        frame.settle_closing(never_ran);
     }
 
     /// Move the operation out. A descriptor that was to be closed and never was is closed here, not when the body is
@@ -299,7 +300,7 @@ mod tests {
         body.encode::<Nop<String>>().unwrap();
         let lent = body.lend(77);
         assert_eq!(lent.entry().user_data, 77);
-        body.release(0);
+        body.release(false);
         assert_eq!(body.take::<Nop<String>>().0, "kept");
     }
 
@@ -341,6 +342,6 @@ mod tests {
         let _lent = body.lend(1);
         let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body.take::<Nop<u32>>()));
         assert!(taken.is_err(), "taking an operation that the kernel holds must panic");
-        body.release(0);
+        body.release(false);
     }
 }

@@ -109,6 +109,14 @@ struct Slot {
     body: Rc<Body>,
 }
 
+impl Slot {
+    /// Whether this answer says that a cancel came before the operation began. `ECANCELED` alone does not: a file system
+    /// in user space can answer a flush with it, when the number has been released.
+    fn never_ran(&self, result: i32) -> bool {
+        result == -libc::ECANCELED && self.cancel != Cancel::No
+    }
+}
+
 /// What a multishot operation has brought that nobody has taken yet.
 #[derive(Debug, Default)]
 struct Items {
@@ -306,7 +314,7 @@ impl Slots {
                 }
                 self.held -= 1;
                 if slot.body.is_held() {
-                    slot.body.release(cqe.result);
+                    slot.body.release(slot.never_ran(cqe.result));
                 }
                 Settled::Dispose(Some(self.vacate(key).body), completion)
             }
@@ -317,7 +325,7 @@ impl Slots {
     fn conclude(&mut self, key: Key, result: i32, flags: u32) -> Settled {
         self.held -= 1;
         let slot = &mut self.slots[key.index as usize];
-        slot.body.release(result);
+        slot.body.release(slot.never_ran(result));
         match (slot.body.retry(), slot.cancel) {
             (Retry::Readable | Retry::Writable, Cancel::No) if result == -libc::EAGAIN => {
                 slot.state = State::Queued(Stage::Readiness);
@@ -352,7 +360,7 @@ impl Slots {
         if !more {
             self.held -= 1;
             self.active -= 1;
-            slot.body.release(cqe.result);
+            slot.body.release(slot.never_ran(cqe.result));
             slot.state = State::Done(None);
         } else if full && slot.cancel == Cancel::No {
             items.paused = true;

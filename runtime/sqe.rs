@@ -820,12 +820,10 @@ impl Frame {
         self.vectors.clear();
     }
 
-    /// The kernel has answered `result`: a descriptor it closed is no longer ours. `CLOSE` releases the number
-    /// whatever it answers, unless it was cancelled before it ran (`close(2)`, "Dealing with error returns").
-    pub(crate) fn settle_closing(&mut self, result: i32) {
-        if result != -libc::ECANCELED
-            && let Some(closed) = self.closing.take()
-        {
+    /// The kernel has answered: a descriptor it closed is no longer ours. `CLOSE` releases the number whatever it answers
+    /// (`close(2)`, "Dealing with error returns"), unless it was cancelled before it ran.
+    pub(crate) fn settle_closing(&mut self, never_ran: bool) {
+        if !never_ran && let Some(closed) = self.closing.take() {
             let _number_already_released = closed.into_raw_fd();
         }
     }
