@@ -169,54 +169,89 @@ end!(PipeWriter, std::io::PipeWriter);
 /// A pipe is made when none is free and the bound allows it, and closed rather than kept when it holds bytes.
 #[derive(Debug)]
 pub(crate) struct PipePool {
-    free: RefCell<Vec<PooledPipe>>,
-    /// Pipes out, and free ones.
-    existing: Cell<usize>,
+    free: RefCell<Vec<Ends>>,
+    out: Cell<usize>,
     pipes_max: usize,
     size: usize,
 }
 
-/// A pipe out of the pool.
+/// A pipe out of the pool. Dropped, it is closed; [`give_back`](Self::give_back) keeps an empty one.
 #[derive(Debug)]
 pub(crate) struct PooledPipe {
-    pub(crate) reader: PipeReader,
-    pub(crate) writer: PipeWriter,
-    pub(crate) size: usize,
+    ends: Ends,
+    place: Place,
 }
+
+#[derive(Debug)]
+struct Ends {
+    reader: PipeReader,
+    writer: PipeWriter,
+    size: usize,
+}
+
+/// One of the pipes that may be out.
+#[derive(Debug)]
+struct Place(Rc<PipePool>);
 
 impl PipePool {
     /// The pool of this driver.
     pub(crate) fn of(driver: &Driver) -> Rc<Self> {
         driver.local(|| Self {
             free: RefCell::new(Vec::new()),
-            existing: Cell::new(0),
+            out: Cell::new(0),
             pipes_max: driver.config().pipes as usize,
             size: driver.config().pipe_size as usize,
         })
     }
 
     /// An empty pipe, or `None` when as many as allowed are out, or the process is out of descriptors.
-    pub(crate) fn take(&self) -> Option<PooledPipe> {
-        if let Some(pipe) = self.free.borrow_mut().pop() {
-            return Some(pipe);
-        }
-        if self.existing.get() >= self.pipes_max {
+    pub(crate) fn take(self: &Rc<Self>) -> Option<PooledPipe> {
+        if self.out.get() >= self.pipes_max {
             return None;
         }
-        let (reader, writer) = pipe_sized(self.size).ok()?;
-        let size = reader.size().ok()?;
-        self.existing.set(self.existing.get() + 1);
-        Some(PooledPipe { reader, writer, size })
+        let free = self.free.borrow_mut().pop();
+        let ends = match free {
+            Some(ends) => ends,
+            None => Ends::new(self.size).ok()?,
+        };
+        self.out.set(self.out.get() + 1);
+        Some(PooledPipe { ends, place: Place(Rc::clone(self)) })
+    }
+}
+
+impl PooledPipe {
+    pub(crate) fn reader(&self) -> &PipeReader {
+        &self.ends.reader
     }
 
-    /// Take a pipe back. `inside` says how many bytes it still holds: any, and it is closed.
-    pub(crate) fn give_back(&self, pipe: PooledPipe, inside: usize) {
+    pub(crate) fn writer(&self) -> &PipeWriter {
+        &self.ends.writer
+    }
+
+    /// The room it got, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.ends.size
+    }
+
+    /// Return it to its pool. `inside` says how many bytes it still holds: any, and it is closed.
+    pub(crate) fn give_back(self, inside: usize) {
         if inside == 0 {
-            self.free.borrow_mut().push(pipe);
-        } else {
-            self.existing.set(self.existing.get() - 1);
-            drop(pipe);
+            self.place.0.free.borrow_mut().push(self.ends);
         }
+    }
+}
+
+impl Ends {
+    fn new(size: usize) -> io::Result<Self> {
+        let (reader, writer) = pipe_sized(size)?;
+        let size = reader.size()?;
+        Ok(Self { reader, writer, size })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.out.set(self.0.out.get() - 1);
     }
 }
 
@@ -228,19 +263,26 @@ fn size_of_pipe(end: BorrowedFd<'_>) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    fn pool(pipes_max: usize) -> PipePool {
-        PipePool { free: RefCell::new(Vec::new()), existing: Cell::new(0), pipes_max, size: 64 * 1024 }
+    fn pool(pipes_max: usize) -> Rc<PipePool> {
+        Rc::new(PipePool { free: RefCell::new(Vec::new()), out: Cell::new(0), pipes_max, size: 64 * 1024 })
     }
 
     #[test]
     fn a_pipe_with_residue_is_closed_and_not_reused() {
         let pool = pool(1);
         let pipe = pool.take().unwrap();
-        rustix::io::write(&pipe.writer, b"old bytes").unwrap();
-        pool.give_back(pipe, 9);
+        rustix::io::write(pipe.writer(), b"old bytes").unwrap();
+        pipe.give_back(9);
         let pipe = pool.take().expect("the closed pipe makes room for a new one");
         let mut byte = [0u8];
-        assert_eq!(rustix::io::read(&pipe.reader, &mut byte), Err(Errno::AGAIN), "a fresh pipe is empty");
+        assert_eq!(rustix::io::read(pipe.reader(), &mut byte), Err(Errno::AGAIN), "a fresh pipe is empty");
+    }
+
+    #[test]
+    fn a_pipe_that_is_dropped_makes_room_for_another() {
+        let pool = pool(1);
+        drop(pool.take().unwrap());
+        assert!(pool.take().is_some(), "wherever it was dropped");
     }
 
     #[test]
@@ -249,7 +291,7 @@ mod tests {
         let first = pool.take().unwrap();
         let _second = pool.take().unwrap();
         assert!(pool.take().is_none());
-        pool.give_back(first, 0);
+        first.give_back(0);
         assert!(pool.take().is_some());
     }
 

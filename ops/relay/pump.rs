@@ -145,7 +145,7 @@ impl Pump {
                     let hop = *hop;
                     let outcome = ready!(Pin::new(splice).poll(cx));
                     self.step = Step::Fill;
-                    self.settle(hop, outcome, driver)?;
+                    self.settle(hop, outcome)?;
                 }
             }
         }
@@ -161,13 +161,13 @@ impl Pump {
             let outcome = ready!(Pin::new(splice).poll(cx));
             self.step = Step::Drain;
             // An error of a splice that was told to stop is the stop itself.
-            let _stopped = self.settle(hop, outcome, driver);
+            let _stopped = self.settle(hop, outcome);
         }
         if !matches!(self.step, Step::Finished) {
             while self.inside() > 0 && matches!(self.drain_once(driver), Ok(true)) {}
             self.step = Step::Finished;
         }
-        self.let_go(driver);
+        self.let_go();
         Poll::Ready(())
     }
 
@@ -223,10 +223,10 @@ impl Pump {
                 return Ok(());
             }
             let outcome = attempt(driver, self.splice(Hop::In));
-            return self.settle(Hop::In, outcome, driver);
+            return self.settle(Hop::In, outcome);
         }
         let outcome = self.copy_in(driver, plan);
-        self.settle(Hop::In, outcome, driver)
+        self.settle(Hop::In, outcome)
     }
 
     /// Something is inside: one step to the sink.
@@ -245,30 +245,30 @@ impl Pump {
             _ => self.copy_out(driver),
         };
         let would_block = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        self.settle(Hop::Out, outcome, driver)?;
+        self.settle(Hop::Out, outcome)?;
         Ok(!would_block)
     }
 
     /// One step has come to this; what is the next?
-    fn settle(&mut self, hop: Hop, outcome: io::Result<usize>, driver: &Driver) -> io::Result<()> {
+    fn settle(&mut self, hop: Hop, outcome: io::Result<usize>) -> io::Result<()> {
         match (hop, outcome) {
             (_, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.step = match hop {
                     Hop::In => {
-                        self.let_go(driver);
+                        self.let_go();
                         self.await_source()
                     }
                     Hop::Out => self.await_sink(),
                 };
             }
-            (Hop::In, Ok(0)) => self.finish(driver)?,
+            (Hop::In, Ok(0)) => self.finish()?,
             (Hop::In, Ok(count)) => {
                 self.took(count);
                 self.step = Step::Drain;
             }
             (Hop::In, Err(error)) if self.cannot_splice(&error) => {
                 // The source has no splice (procfs, some devices). Nothing has moved yet, so copying loses nothing.
-                self.let_go(driver);
+                self.let_go();
                 self.plan = self.plan.map(|plan| Plan { splices: false, ..plan });
                 self.step = Step::Fill;
             }
@@ -282,7 +282,7 @@ impl Pump {
                 } else {
                     // The source gave less than there was room for: it is most likely empty now, and waiting for it
                     // lets the next hop be a fuller one.
-                    self.let_go(driver);
+                    self.let_go();
                     self.step = self.await_source();
                 }
             }
@@ -295,7 +295,7 @@ impl Pump {
     fn splice_direct(&mut self, driver: &Driver, plan: Plan) -> io::Result<()> {
         let splice = Splice::between(self.from.clone(), self.to.clone(), SPLICE_BYTES);
         match driver.attempt(splice) {
-            Ok(Ok(0)) => self.finish(driver),
+            Ok(Ok(0)) => self.finish(),
             Ok(Ok(count)) => {
                 self.disagreements = 0;
                 self.took(count);
@@ -372,8 +372,8 @@ impl Pump {
     }
 
     /// The source has ended, and everything before the end has left: tell the sink.
-    fn finish(&mut self, driver: &Driver) -> io::Result<()> {
-        self.let_go(driver);
+    fn finish(&mut self) -> io::Result<()> {
+        self.let_go();
         self.step = Step::Finished;
         match rustix::net::shutdown(&self.to, Shutdown::Write) {
             // A pipe ends when its last handle goes; a connection that has gone needs no end.
@@ -390,8 +390,8 @@ impl Pump {
             panic!("a splice through a pipe needs the pipe");
         };
         match hop {
-            Hop::In => Splice::between(self.from.clone(), pipe.writer.as_ref().hold(), SPLICE_BYTES),
-            Hop::Out => Splice::between(pipe.reader.as_ref().hold(), self.to.clone(), *inside),
+            Hop::In => Splice::between(self.from.clone(), pipe.writer().as_ref().hold(), SPLICE_BYTES),
+            Hop::Out => Splice::between(pipe.reader().as_ref().hold(), self.to.clone(), *inside),
         }
     }
 
@@ -401,7 +401,7 @@ impl Pump {
         match &mut self.carrier {
             Carrier::Pipe { pipe, inside, filled } => {
                 *inside += count;
-                *filled = count >= pipe.size;
+                *filled = count >= pipe.size();
                 self.flow.hops_spliced += 1;
             }
             Carrier::Nothing => self.flow.hops_spliced += 1,
@@ -432,9 +432,9 @@ impl Pump {
     }
 
     /// Give the pipe or the page back.
-    fn let_go(&mut self, driver: &Driver) {
+    fn let_go(&mut self) {
         if let Carrier::Pipe { pipe, inside, .. } = std::mem::replace(&mut self.carrier, Carrier::Nothing) {
-            PipePool::of(driver).give_back(pipe, inside);
+            pipe.give_back(inside);
         }
     }
 
@@ -457,13 +457,10 @@ impl Pump {
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // A ring splice that is still with the kernel keeps both pipe ends through its holds. The pipe goes back to
-        // no pool: what it will hold is not known.
-        let with_kernel = matches!(self.step, Step::Ring(..));
-        if let Carrier::Pipe { pipe, inside, .. } = std::mem::replace(&mut self.carrier, Carrier::Nothing)
-            && let Some(driver) = Driver::try_current()
-        {
-            PipePool::of(&driver).give_back(pipe, if with_kernel { usize::MAX } else { inside });
+        // A ring splice that is still with the kernel keeps both pipe ends through its holds. Its pipe is not given
+        // back: what it will hold is not known.
+        if !matches!(self.step, Step::Ring(..)) {
+            self.let_go();
         }
     }
 }

@@ -19,7 +19,7 @@ fn lease(runtime: &Runtime, len: usize) -> FixedBuf {
 }
 
 fn lease_with(runtime: &Runtime, bytes: &[u8]) -> FixedBuf {
-    let mut lease = lease(&runtime, bytes.len());
+    let mut lease = lease(runtime, bytes.len());
     lease.as_capacity_mut().copy_from_slice(bytes);
     lease.set_len(bytes.len());
     lease
@@ -123,7 +123,7 @@ fn works(runtime: &Runtime) {
     runtime.block_on(async {
         let (count, out) = ops::write_fixed(&writer, lease_with(runtime, &content)).await;
         assert_eq!(count.unwrap(), 4096);
-        let (count, into) = ops::read_fixed(&reader, lease(&runtime, 4096)).await;
+        let (count, into) = ops::read_fixed(&reader, lease(runtime, 4096)).await;
         assert_eq!((count.unwrap(), &into[..]), (4096, &content[..]));
         let (count, _into) = ops::write_fixed_at(&file, into, 100).await;
         assert_eq!(count.unwrap(), 4096);
