@@ -135,6 +135,32 @@ fn the_architecture_names_only_tests_that_exist() {
 }
 
 #[test]
+fn what_broke_for_others_has_its_test_where_the_table_says() {
+    let contributing = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let all = sources(&["runtime", "ops", "tests"]);
+    let is_key = |key: &str| key.len() == 4 && key.as_bytes()[1] == b'-';
+    let mut rows = 0;
+    for line in contributing.lines() {
+        let cells: Vec<&str> = line.split(" | ").map(|cell| cell.trim_matches(['|', ' '])).collect();
+        let [key, _, wheres] = cells[..] else { continue };
+        if !is_key(key) {
+            continue;
+        }
+        rows += 1;
+        assert!(!wheres.is_empty(), "{key} has neither a test nor a reason");
+        if !wheres.ends_with('`') || wheres.contains(' ') && !wheres.contains("`, `") {
+            continue;
+        }
+        let prefix = format!("fn {}_", key.replace('-', "").to_lowercase());
+        for place in wheres.split(", ").map(|place| place.trim_matches('`')) {
+            let is_there = |(name, text): (&String, &String)| name.starts_with(place) && text.contains(&prefix);
+            assert!(all.iter().any(is_there), "CONTRIBUTING.md says that {place} has a test of {key}");
+        }
+    }
+    assert!(rows > 50, "the table of what broke for others is there");
+}
+
+#[test]
 fn the_machine_names_no_operation() {
     for (name, text) in sources(&["runtime"]) {
         assert!(!code(&text).iter().any(|line| line.contains("crate::ops")), "{name} reaches up into ops/");

@@ -162,7 +162,8 @@ fn c01_an_address_stays_until_the_kernel_has_read_it() {
         let listener = match TcpListener::bind(ip) {
             Ok(listener) => listener,
             Err(error) => {
-                println!("SKIPPED: {ip} cannot be bound here: {error}");
+                assert!(ip.is_ipv6() && std::env::var_os("CI").is_none(), "{ip} cannot be bound: {error}");
+                eprintln!("SKIPPED in part: {ip} cannot be bound here: {error}");
                 continue;
             }
         };

@@ -181,7 +181,7 @@ impl Play {
                 1 => drop(self.leases.pop()),
                 _ => self.post_stale(pick),
             },
-            _ if pick % 32 == 0 => self.shutdown(),
+            _ if pick.is_multiple_of(32) => self.shutdown(),
             _ => self.turn(),
         }
     }

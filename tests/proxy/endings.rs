@@ -65,7 +65,7 @@ fn a_client_that_goes_while_it_is_sent_to_ends_the_upstream_too() {
 
 /// The end of an idle connection is noticed at once, and waiting for the other side's costs nothing.
 #[test]
-fn t_17_a_peer_that_closes_is_noticed_and_nothing_spins() {
+fn t17_a_peer_that_closes_is_noticed_and_nothing_spins() {
     let rig = Rig::new(&[]);
     let before = rig.proxy.descriptors();
     let (client, mut server) = rig.pair();

@@ -108,7 +108,7 @@ fn unix_sockets_do_on_both_sides() {
 /// A client that ends its direction gets its answer, however late; so does an upstream that ends first. Afterwards
 /// neither connection is left.
 #[test]
-fn n_02_a_half_close_is_passed_on_in_both_orders() {
+fn n02_a_half_close_is_passed_on_in_both_orders() {
     let rig = Rig::new(&[]);
     let before = rig.proxy.descriptors();
     let answer = random(1 << 20);
@@ -132,7 +132,7 @@ fn n_02_a_half_close_is_passed_on_in_both_orders() {
 
 /// A client that reads slowly stops the proxy; it does not make it turn in circles, and all arrives in the end.
 #[test]
-fn t_07_a_slow_reader_costs_no_cpu() {
+fn t07_a_slow_reader_costs_no_cpu() {
     let rig = Rig::new(&[]);
     let (mut client, server) = rig.pair();
     let sent = random(64 << 20);
@@ -159,7 +159,7 @@ fn t_07_a_slow_reader_costs_no_cpu() {
 /// Small messages are not held back for more to come. A machine that is busy with other things can delay some of them,
 /// so that one good run of several is asked for; a message that is held back waits 40 ms or 200 ms in all of them.
 #[test]
-fn t_14_small_messages_are_not_held_back() {
+fn t14_small_messages_are_not_held_back() {
     let rig = Rig::new(&[]);
     let (mut client, mut server) = rig.pair();
     let echo = thread::spawn(move || {
