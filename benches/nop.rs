@@ -12,6 +12,8 @@ mod allocations;
 #[path = "nop/bare.rs"]
 mod bare;
 mod harness;
+#[path = "nop/ours.rs"]
+mod ours;
 
 use std::io;
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ type Loop = fn(u32, u32, &mut Clock) -> io::Result<()>;
 /// The loop that the others are compared with.
 const BASELINE: &str = "bare";
 
-const VARIANTS: [(&str, Loop); 1] = [("bare", bare::nops)];
+const VARIANTS: [(&str, Loop); 2] = [("bare", bare::nops), ("ringmain", ours::nops)];
 
 fn main() -> ExitCode {
     match run() {

@@ -9,6 +9,8 @@
 #[path = "harness/curve.rs"]
 mod curve;
 mod harness;
+#[path = "pipe_pages/ours.rs"]
+mod ours;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +28,8 @@ const TRANSFER: usize = 64 * 1024;
 type Pass = fn(Pipe, u64) -> io::Result<Duration>;
 
 /// The blocking pair is what the others are compared with.
-const VARIANTS: [(&str, Pass); 1] = [("blocking", blocking)];
+const VARIANTS: [(&str, Pass); 4] =
+    [("blocking", blocking), ("ringmain", ours::plain), ("fixed", ours::fixed), ("splice", ours::splice)];
 
 fn main() -> ExitCode {
     match run() {

@@ -4,7 +4,7 @@
 //! relay alone is measured, by its own process clock, so all its threads are counted, the kernel's workers for it
 //! (io-wq) too. The clock starts when every connection stands and the relay is ready, and stops when every
 //! connection has ended, so set-up is not in it; a round that is thrown away warms the machine up. Relays with a
-//! hand-written epoll loop are in `relay/epoll.rs`, those of tokio in `relay/tokio_copy.rs`.
+//! hand-written epoll loop are in `relay/epoll.rs`, those of tokio in `relay/tokio_copy.rs`, ours in `relay/ours.rs`.
 //!
 //! `cargo bench --bench relay`, and `-- --smoke` for a run of seconds. A gigabyte is 10^9 bytes.
 
@@ -13,6 +13,8 @@ mod epoll;
 mod harness;
 #[path = "relay/load.rs"]
 mod load;
+#[path = "relay/ours.rs"]
+mod ours;
 #[path = "relay/process.rs"]
 mod process;
 #[path = "relay/tokio_copy.rs"]
@@ -37,7 +39,11 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// The way of relaying that the others are compared with.
 const BASELINE: &str = "epoll-splice";
 
-const VARIANTS: [(&str, Relay); 4] = [
+const VARIANTS: [(&str, Relay); 8] = [
+    ("auto", ours::auto),
+    ("inline", ours::inline),
+    ("ring", ours::ring),
+    ("copy", ours::copy),
     ("epoll-splice", epoll::relay::<epoll::Pipe>),
     ("epoll-rw", epoll::relay::<epoll::Buffer>),
     ("tokio", tokio_copy::as_shipped),
