@@ -3,20 +3,21 @@
 //! A signal sent to a process is taken by its first thread, if that one can; the built-in harness runs tests on others.
 //! So this target has a `main` of its own, which knows names as filters, and no other option.
 
-#[path = "rings/mod.rs"]
+mod parked;
 mod rings;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parked::parked_splice;
 use ringmain::ops::net::{TcpListener, TcpStream};
-use ringmain::{Completion, Encoded, Fd, Operation, SpliceFlags, Sqe, Submission, ops, sleep};
+use ringmain::{Fd, ops, sleep};
 use rustix::process::{Signal, getpid, kill_process};
 
 const TESTS: [(&str, fn()); 2] = [
@@ -133,24 +134,6 @@ async fn connections_are_not_interrupted() {
     accepted.unwrap();
 }
 
-/// A splice that parks a worker thread inside of a blocking socket: ending it takes the kernel a moment.
-struct BlockingSplice {
-    from: OwnedFd,
-    to: OwnedFd,
-}
-
-impl Operation for BlockingSplice {
-    type Output = std::io::Result<u32>;
-
-    fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> std::io::Result<Encoded<'op>> {
-        sqe.splice(self.from.as_fd(), None, self.to.as_fd(), None, 4096, SpliceFlags::empty())
-    }
-
-    fn decode(self, mut completion: Completion) -> std::io::Result<u32> {
-        completion.result()
-    }
-}
-
 fn s02_interruptions_do_not_end_a_shutdown_early() {
     rings::each(|runtime| {
         let registry = runtime.driver().registry().clone();
@@ -160,7 +143,7 @@ fn s02_interruptions_do_not_end_a_shutdown_early() {
         for _ in 0..8 {
             let (socket, peer) = UnixStream::pair().unwrap();
             let (reader, into) = std::io::pipe().unwrap();
-            runtime.spawn(Submission::new(BlockingSplice { from: socket.into(), to: into.into() }));
+            runtime.spawn(parked_splice(socket, into));
             let lease = registry.try_lease(4096).unwrap();
             let idle = idle.clone();
             runtime.spawn(async move { ops::read_fixed(&idle, lease).await });

@@ -5,6 +5,8 @@
 
 mod counts;
 mod memory;
+#[path = "../parked/mod.rs"]
+mod parked;
 #[path = "../rings/mod.rs"]
 mod rings;
 mod unmapping;

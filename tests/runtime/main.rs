@@ -1,6 +1,8 @@
 //! The runtime on the kernel's own ring: what went wrong for others, by the names of the reports, under every ring
 //! configuration of the table where the configuration can matter.
 
+#[path = "../parked/mod.rs"]
+mod parked;
 #[path = "../rings/mod.rs"]
 mod rings;
 

@@ -1,38 +1,19 @@
 //! The end: of a thread with operations pending, and of a runtime whose tasks have panicked.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringmain::{Completion, Config, Encoded, Fd, Operation, Runtime, SpliceFlags, Sqe, Submission, ops};
+use ringmain::{Config, Fd, Runtime, ops};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use crate::parked::parked_splice;
 use crate::{one_turn, pipe, poll_once, settled};
 
 /// Less than the runtime's own patience: within it the kernel must have let go, or the operations were leaked.
 const PATIENCE: Duration = Duration::from_secs(4);
-
-/// A splice in the ring from a *blocking* socket, which the crate's own `splice` would refuse: its worker thread waits
-/// inside of the socket.
-struct BlockingSplice {
-    from: OwnedFd,
-    to: OwnedFd,
-}
-
-impl Operation for BlockingSplice {
-    type Output = io::Result<u32>;
-
-    fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
-        sqe.splice(self.from.as_fd(), None, self.to.as_fd(), None, 4096, SpliceFlags::empty())
-    }
-
-    fn decode(self, mut completion: Completion) -> io::Result<u32> {
-        completion.result()
-    }
-}
 
 fn timer_of_an_hour() -> Fd {
     let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).unwrap();
@@ -55,7 +36,7 @@ fn a_thread_ends_with_operations_pending(panics: bool) {
         let fd = Fd::new(idle.into());
         runtime.spawn(async move { ops::read(&timer, Vec::with_capacity(8)).await });
         runtime.spawn(async move { ops::read(&fd, Vec::with_capacity(8)).await });
-        runtime.spawn(Submission::new(BlockingSplice { from: socket.into(), to: into.into() }));
+        runtime.spawn(parked_splice(socket, into));
         runtime.block_on(async {
             while runtime.driver().operations_active() < 3 {
                 one_turn().await;
