@@ -149,7 +149,7 @@ impl Config {
         self
     }
 
-    /// Pipes kept for splicing at once; a transfer that needs one more waits. Default 64.
+    /// Pipes in use for relays at once; a direction that finds none copies until one is free. Default 64.
     #[must_use]
     pub fn pipes(mut self, pipes: u32) -> Config {
         self.pipes = pipes;

@@ -70,7 +70,10 @@ pub struct Forwarded {
 /// `relay(a, b)`: copy from each of two streams to the other until both have ended.
 ///
 /// When one source ends, the sink's write side is shut down once every byte before the end has left, and the other
-/// direction goes on. An error in one direction ends both. The streams stay the caller's.
+/// direction goes on. The streams stay the caller's.
+///
+/// A source that fails ends both directions at once. A sink that fails ends the one towards it: what its peer had
+/// answered before it went is still delivered, and the relay ends with that error when the answer has.
 ///
 /// # Cancel safety
 /// Dropping it stops it at once. Bytes inside a pipe are lost: they were taken from one stream and not given to the
@@ -114,6 +117,7 @@ pub fn relay(a: &impl AsRef<Fd>, b: &impl AsRef<Fd>) -> Relay {
         b_to_a: Pump::new(b, a),
         idle: IdleLimit::default(),
         cancelled: false,
+        failed: None,
     }
 }
 
@@ -157,6 +161,8 @@ pub struct Relay {
     b_to_a: Pump,
     idle: IdleLimit,
     cancelled: bool,
+    /// A sink has failed, and the other direction may still have something to deliver.
+    failed: Option<io::Error>,
 }
 
 /// A copy from one stream to another: the future of [`forward`].
@@ -210,15 +216,25 @@ impl Future for Relay {
             return if stopped.iter().all(Poll::is_ready) { this.ended(Err(cancelled())) } else { Poll::Pending };
         }
         let mut pending = false;
-        for outcome in [this.a_to_b.poll(cx, &driver), this.b_to_a.poll(cx, &driver)] {
+        let (a_to_b, b_to_a) = (this.a_to_b.poll(cx, &driver), this.b_to_a.poll(cx, &driver));
+        let sinks_failed = (this.a_to_b.sink_failed(), this.b_to_a.sink_failed());
+        for (outcome, sink_failed) in [(a_to_b, sinks_failed.0), (b_to_a, sinks_failed.1)] {
             match outcome {
                 Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => return this.ended(Err(error)),
+                Poll::Ready(Err(error)) => {
+                    let is_end = !sink_failed;
+                    let first = this.failed.take().unwrap_or(error);
+                    if is_end {
+                        return this.ended(Err(first));
+                    }
+                    this.failed = Some(first);
+                }
                 Poll::Pending => pending = true,
             }
         }
         if !pending {
-            return this.ended(Ok(()));
+            let result = this.failed.take().map_or(Ok(()), Err);
+            return this.ended(result);
         }
         let moved = this.a_to_b.flow().total() + this.b_to_a.flow().total();
         match this.idle.poll(cx, &driver, moved) {

@@ -47,6 +47,7 @@ pub(super) struct Pump {
     carrier: Carrier,
     flow: Flow,
     disagreements: u32,
+    sink_failed: bool,
 }
 
 /// What the two ends allow, found out once.
@@ -110,6 +111,7 @@ impl Pump {
             carrier: Carrier::Nothing,
             flow: Flow::default(),
             disagreements: 0,
+            sink_failed: false,
         }
     }
 
@@ -119,6 +121,11 @@ impl Pump {
 
     pub(super) fn flow(&self) -> Flow {
         self.flow
+    }
+
+    /// Whether what ended this with an error was its sink, so that its source may well have peers that go on.
+    pub(super) fn sink_failed(&self) -> bool {
+        self.sink_failed
     }
 
     /// Move until the source has ended, or an end is not ready.
@@ -286,7 +293,12 @@ impl Pump {
                     self.step = self.await_source();
                 }
             }
-            (_, Err(error)) => return Err(error),
+            (_, Err(error)) => {
+                self.sink_failed = hop == Hop::Out;
+                self.step = Step::Finished;
+                self.let_go();
+                return Err(error);
+            }
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! How relays end: the end of a source, a peer that has gone, and what the other side gets to see.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
@@ -240,6 +241,43 @@ fn a_cancelled_relay_says_what_it_has_moved() {
             let mut question = [0; 8];
             server.read_exact(&mut question).unwrap();
             assert_eq!(&question, b"question");
+        }
+    });
+}
+
+/// A server that has stopped to read and answers all the same: what it says is delivered, and the error is not hidden.
+#[test]
+fn an_answer_outlives_the_end_of_the_upload() {
+    without_hanging(|| {
+        for (name, config) in rings::table() {
+            for route in ROUTES {
+                let runtime = rings::build(&name, config.clone());
+                let (mut client, a) = UnixStream::pair().unwrap();
+                let (b, mut server) = UnixStream::pair().unwrap();
+                server.shutdown(Shutdown::Read).unwrap();
+                client.write_all(b"an upload that nobody wants").unwrap();
+                let answer: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
+                let expected = answer.clone();
+                let serves = std::thread::spawn(move || {
+                    server.write_all(&answer).unwrap();
+                    server.shutdown(Shutdown::Both).unwrap();
+                });
+                let receives = std::thread::spawn(move || {
+                    let mut got = Vec::new();
+                    client.read_to_end(&mut got).unwrap();
+                    got
+                });
+                let ended = runtime.block_on(async {
+                    let (a, b) = (net::UnixStream::from(a), net::UnixStream::from(b));
+                    let ended = ops::relay(&a, &b).route(route).await;
+                    drop((a, b));
+                    ended
+                });
+                serves.join().unwrap();
+                assert!(receives.join().unwrap() == expected, "the whole answer arrives, with {name} by {route:?}");
+                assert_eq!(ended.result.unwrap_err().kind(), ErrorKind::BrokenPipe);
+                assert_eq!((ended.b_to_a.bytes_out, ended.a_to_b.bytes_out), (1 << 20, 0));
+            }
         }
     });
 }
