@@ -25,7 +25,7 @@ mod tests;
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -115,8 +115,9 @@ struct Core {
     /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
     missed: Vec<Key>,
     backlog: VecDeque<Key>,
+    /// In the order of their places, so that one of many is found by halving.
     waiters: VecDeque<Waiter>,
-    granted: Vec<u64>,
+    granted: BTreeSet<u64>,
     next_waiter: u64,
     operations_max: usize,
     /// The read of the eventfd of `unpark`, once it was made. It takes no place from the program's operations.
@@ -205,7 +206,7 @@ impl Driver {
                 missed: Vec::new(),
                 backlog: VecDeque::new(),
                 waiters: VecDeque::new(),
-                granted: Vec::new(),
+                granted: BTreeSet::new(),
                 next_waiter: 0,
                 operations_max: config.operations as usize,
                 armed: None,
@@ -390,9 +391,8 @@ impl Driver {
     /// Give a place in the queue for a slot up.
     pub(crate) fn leave(&self, place: u64) {
         let mut core = self.core.borrow_mut();
-        let waiter = core.waiters.iter().position(|waiter| waiter.place == place);
-        let waiter = waiter.and_then(|at| core.waiters.remove(at));
-        core.granted.retain(|granted| *granted != place);
+        let waiter = core.waiting_at(place).and_then(|at| core.waiters.remove(at));
+        core.granted.remove(&place);
         self.let_go(core);
         drop(waiter);
     }
@@ -831,10 +831,12 @@ impl Core {
         if self.closed {
             return (Admission::Closed, Some(waker));
         }
-        let granted = place.and_then(|place| self.granted.iter().position(|granted| *granted == place));
+        let granted = place.is_some_and(|place| self.granted.remove(&place));
         let free = self.waiters.is_empty() && self.operations() + self.granted.len() < self.operations_max;
-        if granted.is_none() && !(place.is_none() && free) {
-            if let Some(waiter) = self.waiters.iter_mut().find(|waiter| Some(waiter.place) == place) {
+        let admitted = granted || (place.is_none() && free);
+        if !admitted {
+            if let Some(at) = place.and_then(|place| self.waiting_at(place)) {
+                let waiter = &mut self.waiters[at];
                 let old = std::mem::replace(&mut waiter.waker, waker);
                 return (Admission::Wait(waiter.place), Some(old));
             }
@@ -843,11 +845,12 @@ impl Core {
             self.waiters.push_back(Waiter { place, waker });
             return (Admission::Wait(place), None);
         }
-        if let Some(at) = granted {
-            self.granted.swap_remove(at);
-        }
         let (key, ticket, body) = self.slots.reserve(multishot);
         (Admission::Granted(key, ticket, body), Some(waker))
+    }
+
+    fn waiting_at(&self, place: u64) -> Option<usize> {
+        self.waiters.binary_search_by_key(&place, |waiter| waiter.place).ok()
     }
 
     fn has_queued(&self) -> bool {
@@ -865,7 +868,7 @@ impl Core {
         while self.operations() + self.granted.len() < self.operations_max
             && let Some(waiter) = self.waiters.pop_front()
         {
-            self.granted.push(waiter.place);
+            self.granted.insert(waiter.place);
             self.after.push(After::Wake(waiter.waker));
         }
     }
