@@ -137,6 +137,8 @@ struct Waiter {
 enum After {
     Wake(Waker),
     Dispose(Option<Rc<Body>>, Completion),
+    /// Say that a completion of this `user_data` names nothing: who listens to the log is foreign code too.
+    Report(u64),
 }
 
 /// The answer to an operation that wants a slot.
@@ -536,34 +538,36 @@ impl Driver {
                 let after = std::mem::take(&mut core.after);
                 drop(core);
                 // A panic of foreign code must not keep the kernel's memory from being waited for.
-                let carried = catch_unwind(AssertUnwindSafe(|| self.carry_out(after)));
-                core = self.core.borrow_mut();
-                if let Err(error) = turned {
-                    tracing::error!(%error, "the ring failed during shutdown");
-                    break;
-                }
-                if carried.is_err() {
+                if catch_unwind(AssertUnwindSafe(|| self.carry_out(after))).is_err() {
                     tracing::error!("a waker or an operation's drop panicked during shutdown");
+                }
+                if let Err(error) = &turned {
+                    tracing::error!(%error, "the ring failed during shutdown");
+                }
+                core = self.core.borrow_mut();
+                if turned.is_err() {
+                    break;
                 }
             }
             let leaked = core.slots.leak_held();
             let registered = self.registry.is_registered_on(self.id);
             self.registry.set_unregistered(self.id);
-            if leaked == 0
-                && registered
-                && let Err(error) = core.ring.unregister()
-            {
+            let unregistered = if leaked == 0 && registered { core.ring.unregister() } else { Ok(()) };
+            if leaked > 0 {
+                self.registry.leak();
+            }
+            // A future that outlives its runtime, or is leaked, keeps this driver, but not the kernel's ring: closing
+            // that also ends its worker threads. A played one owns foreign code, so it goes when nothing is borrowed.
+            let ring = std::mem::replace(&mut core.ring, Ring::Closed);
+            let after = std::mem::take(&mut core.after);
+            drop(core);
+            drop(ring);
+            if let Err(error) = unregistered {
                 tracing::warn!(%error, "the registry's pages stay pinned until the ring is gone");
             }
             if leaked > 0 {
-                self.registry.leak();
                 tracing::error!(leaked, "the kernel did not let go of these operations in time; they are leaked");
             }
-            // A future that outlives its runtime, or is leaked, keeps this driver, but not the kernel's ring: closing
-            // that also ends its worker threads.
-            core.ring = Ring::Closed;
-            let after = std::mem::take(&mut core.after);
-            drop(core);
             self.carry_out(after);
         }
         let locals = std::mem::take(&mut *self.locals.borrow_mut());
@@ -585,6 +589,7 @@ impl Driver {
         for step in after.drain(..) {
             let outcome = catch_unwind(AssertUnwindSafe(|| match step {
                 After::Wake(waker) => waker.wake(),
+                After::Report(user_data) => tracing::warn!(user_data, "a completion names no operation in flight"),
                 After::Dispose(body, completion) => {
                     drop(completion);
                     if let Some(body) = body {
@@ -820,7 +825,7 @@ impl Core {
                 Settled::Dispose(body, completion) => after.push(After::Dispose(body, completion)),
                 Settled::Stale => {
                     metrics.stale.add(1);
-                    tracing::warn!(user_data = cqe.user_data, "a completion names no operation in flight");
+                    after.push(After::Report(cqe.user_data));
                 }
             }
         });

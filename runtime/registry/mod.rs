@@ -202,7 +202,11 @@ impl Registry {
     /// [`unregistered_reason`](Self::unregistered_reason), and warns the first time.
     pub(crate) fn set_refused(&self, error: &io::Error) {
         let bytes = self.counts().pages_total * PAGE_BYTES;
-        self.registration_mut().refuse(bytes, error);
+        let first = self.registration_mut().refuse(bytes, error);
+        // After the lock: who listens to the log is foreign code, and may ask this registry.
+        if let Some(reason) = first {
+            tracing::warn!(%reason, "the registry runs unregistered");
+        }
     }
 
     /// What to register: address and length in bytes of each entry, in the order of their indices.

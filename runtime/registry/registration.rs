@@ -23,13 +23,12 @@ impl Registration {
         self.rings.retain(|known| *known != ring_id);
     }
 
-    /// Keeps why a ring could not register the arena, and says it once.
-    pub(super) fn refuse(&mut self, bytes: usize, error: &io::Error) {
+    /// Keeps why a ring could not register the arena, and gives it back the first time, to be said.
+    pub(super) fn refuse(&mut self, bytes: usize, error: &io::Error) -> Option<String> {
         let reason = refusal(bytes, error);
-        if self.refusal.is_none() {
-            tracing::warn!(%reason, "the registry runs unregistered");
-        }
-        self.refusal = Some(reason);
+        let is_first = self.refusal.is_none();
+        self.refusal = Some(reason.clone());
+        is_first.then_some(reason)
     }
 
     pub(super) fn is_on(&self, ring_id: u32) -> bool {
@@ -105,7 +104,8 @@ mod tests {
     fn registration_is_known_per_ring_and_the_reason_only_when_there_is_none() {
         let mut registration = Registration::default();
         assert!(registration.reason().is_some_and(|reason| reason.contains("no living ring")));
-        registration.refuse(4096, &io::Error::from(Errno::NOMEM));
+        assert!(registration.refuse(4096, &io::Error::from(Errno::NOMEM)).is_some());
+        assert!(registration.refuse(4096, &io::Error::from(Errno::NOMEM)).is_none(), "it is said once");
         assert!(!registration.is_anywhere());
         assert!(registration.reason().is_some_and(|reason| reason.contains("RLIMIT_MEMLOCK")));
         registration.add(3);

@@ -168,8 +168,14 @@ impl Script {
     }
 
     /// Play the kernel: called at the end of each enter, to complete what it likes.
+    ///
+    /// It runs where the kernel would, in the middle of a turn, and has the script to work with. The driver is busy then.
+    ///
+    /// # Panics
+    /// What calls the driver from in there panics, a future that is polled or dropped included.
     pub fn play(&self, play: impl FnMut(&Script) + 'static) {
-        self.shared.borrow_mut().play = Some(Box::new(play));
+        let old = self.shared.borrow_mut().play.replace(Box::new(play));
+        drop(old);
     }
 }
 
@@ -242,7 +248,11 @@ impl ScriptedRing {
         drop(shared);
         if let Some(mut play) = play {
             play(&Script { shared: Rc::clone(&self.shared) });
-            self.shared.borrow_mut().play.get_or_insert(play);
+            let mut shared = self.shared.borrow_mut();
+            // One that was put in its place meanwhile stays; this one is dropped when nothing is borrowed.
+            let old = if shared.play.is_none() { shared.play.replace(play) } else { Some(play) };
+            drop(shared);
+            drop(old);
         }
         let shared = self.shared.borrow();
         // As `io_uring_enter(2)`: an enter that took less than it was offered does not wait.

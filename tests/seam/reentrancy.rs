@@ -303,3 +303,73 @@ fn a_waker_that_came_between_may_call_the_driver_when_its_stream_ends() {
     });
     assert!(matches!(poll(&mut stream.next()), Poll::Ready(None)));
 }
+
+/// Listens to the log, and asks everybody about everything.
+struct Listener;
+
+impl tracing::Subscriber for Listener {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        if let Some(driver) = Driver::try_current() {
+            assert!(driver.operations_active() <= driver.slots_used());
+            driver.turn(Wait::No).unwrap();
+            driver.shutdown();
+            assert!(driver.registry().counts().pages_total > 0 && !driver.registry().is_registered());
+            foreign::count_reentry();
+        }
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn who_listens_to_the_log_may_call_the_driver() {
+    tracing::subscriber::with_default(Listener, || {
+        // A completion that names nothing, and an operation that the kernel keeps at shutdown.
+        let config = config().shutdown_timeout(std::time::Duration::from_millis(1));
+        let (driver, script) = Driver::scripted(&config).unwrap();
+        let _entered = driver.enter();
+        let (reader, _writer) = pipe();
+        let reader = Fd::new(reader);
+        let mut kept = take(&reader, 8);
+        assert!(poll(&mut kept).is_pending());
+        driver.turn(Wait::No).unwrap();
+        script.complete(1 << 40, 0);
+        reenters(|| driver.turn(Wait::No).unwrap());
+        assert_eq!(driver.metrics().stale.get(), 1);
+    });
+}
+
+#[test]
+fn a_play_that_owns_handles_and_futures_goes_with_its_ring() {
+    let (driver, script, entered) = scripted();
+    let (reader, _writer) = pipe();
+    let (reader, done) = (Fd::new(reader), Hooked::default().on_drop(foreign::count_reentry));
+    let mut read = take(&reader, 8);
+    assert!(poll(&mut read).is_pending());
+    let never_started = Submission::new(done);
+    script.play(move |kernel| {
+        let _kept = (&reader, &never_started);
+        for pending in kernel.pending() {
+            kernel.complete(pending.entry.user_data, -ECANCELED);
+        }
+    });
+    drop(script);
+    reenters(|| driver.shutdown());
+    drop((entered, driver));
+    let Poll::Ready((result, _bytes)) = poll(&mut read) else { panic!("its runtime has finished it") };
+    assert_eq!(result.unwrap_err().raw_os_error(), Some(ECANCELED));
+}
