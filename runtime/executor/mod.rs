@@ -58,7 +58,9 @@ impl Executor {
 
     /// Runs at most `max` tasks, of those that are ready now. Returns how many it ran.
     pub(crate) fn run_some(&self, max: usize) -> usize {
-        self.shared.take_remote(&self.local);
+        if self.shared.has_remote() {
+            self.shared.take_remote(&self.local);
+        }
         let round = self.local.len().min(max);
         for ran in 0..round {
             let Some(ready) = self.local.pop() else {
