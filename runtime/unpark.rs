@@ -196,7 +196,7 @@ mod tests {
     }
 }
 
-/// `RUSTFLAGS="--cfg loom" cargo test --release --lib loom_`
+/// `RUSTFLAGS="--cfg loom" cargo test --lib loom_`
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::atomic::{AtomicBool, Ordering};
