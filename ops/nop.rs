@@ -31,10 +31,12 @@ pub struct Nop {
 impl Operation for Nop {
     type Output = io::Result<()>;
 
+    #[inline]
     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
         sqe.nop()
     }
 
+    #[inline]
     fn decode(self, mut completion: Completion) -> io::Result<()> {
         completion.result().map(drop)
     }

@@ -44,12 +44,51 @@ enum Outcome {
     Refused(Option<io::Error>),
 }
 
+/// What the kernel has answered, as the slot keeps it until the future takes it: small, and it owns what a success
+/// created.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    result: i32,
+    flags: u32,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Answer {
+    /// `creates` must be what the opcode's method recorded for the entry that this result answers.
+    #[inline]
+    pub(crate) fn new(result: i32, flags: u32, creates: Creates) -> Self {
+        let descriptor = match creates {
+            Creates::Descriptor if result >= 0 => {
+                // SAFETY: I3 identity. The result answers an entry whose opcode makes a descriptor, and each result
+                // is turned into an answer once, so this is the only owner of a number that the kernel has just
+                // made. Guarded by `a_cancelled_accept_leaks_no_descriptor`.
+                Some(unsafe { OwnedFd::from_raw_fd(result) })
+            }
+            _ => None,
+        };
+        Self { result, flags, descriptor }
+    }
+
+    /// The completion of the submission that `ticket` names.
+    #[inline]
+    pub(crate) fn into_completion(self, ticket: Ticket) -> Completion {
+        Completion {
+            outcome: Outcome::Kernel(self.result),
+            flags: self.flags,
+            ticket,
+            descriptor: self.descriptor,
+            _ring_thread: PhantomData,
+        }
+    }
+}
+
 impl Completion {
     /// The count, or the error with the kernel's errno.
     ///
     /// An operation that was cancelled while it ran answers `ECANCELED`, whichever of its internal numbers the
     /// kernel used. An error from before the kernel saw the operation is handed out once, whole; asked again, only
     /// its kind is left.
+    #[inline]
     pub fn result(&mut self) -> io::Result<u32> {
         match &mut self.outcome {
             Outcome::Kernel(result) if *result >= 0 => Ok(result.unsigned_abs()),
@@ -76,6 +115,7 @@ impl Completion {
     }
 
     /// The descriptor that the operation created, once. `None` for an error, and for every opcode that creates none.
+    #[inline]
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptor.take()
     }
@@ -88,17 +128,9 @@ impl Completion {
     /// The completion of an operation that the kernel has answered.
     ///
     /// `creates` must be what the opcode's method recorded for the entry that this result answers.
+    #[inline]
     pub(crate) fn answered(ticket: Ticket, result: i32, flags: u32, creates: Creates) -> Self {
-        let descriptor = match creates {
-            Creates::Descriptor if result >= 0 => {
-                // SAFETY: I3 identity. The result answers an entry whose opcode makes a descriptor, and each result
-                // is turned into a completion once, so this is the only owner of a number that the kernel has just
-                // made. Guarded by `a_cancelled_accept_leaks_no_descriptor`.
-                Some(unsafe { OwnedFd::from_raw_fd(result) })
-            }
-            _ => None,
-        };
-        Self { outcome: Outcome::Kernel(result), flags, ticket, descriptor, _ring_thread: PhantomData }
+        Answer::new(result, flags, creates).into_completion(ticket)
     }
 
     /// The completion of an operation that never reached the kernel.

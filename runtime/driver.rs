@@ -19,6 +19,7 @@
 //! The driver needs no executor: [`turn`](Driver::turn), [`event_fd`](Driver::event_fd) and
 //! [`next_deadline`](Driver::next_deadline) are what a guest of another event loop needs.
 
+mod after;
 mod attempt;
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,19 +43,22 @@ use super::abi;
 use super::block_on::Park;
 use super::body::{Body, Lent};
 use super::buf::Ticket;
-use super::completion::Completion;
+use super::completion::Answer;
 use super::config::Config;
 use super::entry::Entry;
 use super::error::{BuildError, Demand};
-use super::inflight::{Key, Next, Orphaned, Polled, Settled, Slots};
+use super::inflight::{Key, Next, Orphaned, Polled, Settled, Slot, Slots};
 use super::metrics::Metrics;
 use super::opcode::Opcode;
+use super::operation::Operation;
 use super::registry::Registry;
 use super::ring::setup::Setup;
 use super::ring::{KernelRing, Ring, Script, ScriptedRing, Wait};
 use super::sqe::Frame;
 use super::time::Timers;
 use super::unpark::{ReadWakes, Unpark};
+use super::waking::{Wakers, Waking};
+use after::After;
 
 /// How often one turn enters again for what the kernel could not post at once. The rest comes with the next turn, so
 /// that an endless stream of completions cannot keep tasks from running.
@@ -119,36 +123,29 @@ struct Core {
     waiters: VecDeque<Waiter>,
     granted: BTreeSet<u64>,
     next_waiter: u64,
+    wakers: Wakers,
     operations_max: usize,
     /// The read of the eventfd of `unpark`, once it was made. It takes no place from the program's operations.
     armed: Option<Key>,
-    after: Vec<After>,
+    after: After,
     closed: bool,
 }
 
 #[derive(Debug)]
 struct Waiter {
     place: u64,
-    waker: Waker,
-}
-
-/// What a turn leaves to do when nothing is borrowed any more.
-#[derive(Debug)]
-enum After {
-    Wake(Waker),
-    Dispose(Option<Rc<Body>>, Completion),
-    /// Say that a completion of this `user_data` names nothing: who listens to the log is foreign code too.
-    Report(u64),
+    waking: Rc<Waking>,
 }
 
 /// The answer to an operation that wants a slot.
 #[derive(Debug)]
 pub(crate) enum Admission {
     Granted(Key, Ticket, Rc<Body>),
-    /// As many operations as the configuration allows are in flight; this is the place in the queue.
-    Wait(u64),
-    /// The runtime has shut down.
-    Closed,
+    /// As many operations as the configuration allows are in flight; this is the place in the queue. With a waker that
+    /// is not needed any more: dropping it is foreign code, and the caller has to know first where its operation is.
+    Wait(u64, Option<Waker>),
+    /// The runtime has shut down. With a waker as above.
+    Closed(Option<Waker>),
 }
 
 /// While it lives, futures polled on this thread belong to this driver.
@@ -210,9 +207,10 @@ impl Driver {
                 waiters: VecDeque::new(),
                 granted: BTreeSet::new(),
                 next_waiter: 0,
+                wakers: Wakers::default(),
                 operations_max: config.operations as usize,
                 armed: None,
-                after: Vec::new(),
+                after: After::default(),
                 closed: false,
             }),
             id,
@@ -242,6 +240,7 @@ impl Driver {
     ///
     /// # Panics
     /// If no runtime is running on this thread.
+    #[inline]
     pub fn current() -> Rc<Self> {
         Self::try_current().expect(
             "no ringmain runtime is running on this thread: await this inside Runtime::block_on or a spawned task",
@@ -249,8 +248,18 @@ impl Driver {
     }
 
     /// The driver that futures polled on this thread belong to now, if there is one.
+    #[inline]
     pub fn try_current() -> Option<Rc<Self>> {
         CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+    }
+
+    /// Whether futures polled on this thread belong to another driver now.
+    #[inline]
+    pub(crate) fn is_other_current(driver: &Rc<Self>) -> bool {
+        let other = |current: &RefCell<Option<Rc<Self>>>| {
+            current.borrow().as_ref().is_some_and(|current| !Rc::ptr_eq(current, driver))
+        };
+        CURRENT.try_with(other).unwrap_or(false)
     }
 
     /// Make this the driver that futures polled on this thread belong to, while the guard lives.
@@ -273,11 +282,20 @@ impl Driver {
     /// # Panics
     /// With the payload of a waker, or of an operation's drop, that panicked; every other one has run by then.
     pub fn turn(&self, wait: Wait) -> io::Result<()> {
-        self.guest.turning.set(true);
-        self.arm_unpark();
         let mut core = self.core.borrow_mut();
+        if let Some(waker) = core.wakers.forget_unused() {
+            // Dropping a waker is foreign code.
+            drop(core);
+            drop(waker);
+            core = self.core.borrow_mut();
+        }
+        self.guest.turning.set(true);
+        if self.has_unpark && core.armed.is_none_or(|key| !core.slots.is_active(key)) {
+            drop(core);
+            self.arm_unpark();
+            core = self.core.borrow_mut();
+        }
         let outcome = core.turn(wait, &self.metrics);
-        let after = std::mem::take(&mut core.after);
         let has_more = core.has_queued() || core.ring.more_work();
         drop(core);
         self.guest.turning.set(false);
@@ -286,7 +304,7 @@ impl Driver {
             // A retry after EAGAIN, a submit that fell short: no completion will announce these to a guest.
             self.arm_flush();
         }
-        self.carry_out(after);
+        self.carry_out();
         outcome
     }
 
@@ -376,18 +394,41 @@ impl Driver {
         value.downcast().expect("a local is stored under its own type")
     }
 
-    pub(crate) fn id(&self) -> u32 {
-        self.id
-    }
-
     pub(crate) fn timers(&self) -> &Rc<Timers> {
         &self.timers
     }
 
-    /// Vacant -> encoding, or a place in the queue for a slot. With the waker that is not needed in there: dropping it
-    /// is foreign code, and the caller has to know first where its operation is.
-    pub(crate) fn admit(&self, place: Option<u64>, multishot: bool, waker: Waker) -> (Admission, Option<Waker>) {
-        self.core.borrow_mut().admit(place, multishot, waker)
+    /// Vacant -> encoding, or a place in the queue for a slot.
+    #[inline]
+    pub(crate) fn admit(&self, place: Option<u64>, multishot: bool, waker: &Waker) -> Admission {
+        let mut core = self.core.borrow_mut();
+        // What nearly every operation finds: room, and the waker of the one before.
+        if place.is_none()
+            && core.has_room()
+            && let Some(waking) = core.wakers.find(waker)
+        {
+            let (key, ticket, body) = core.slots.reserve(multishot, Some(waking));
+            return Admission::Granted(key, ticket, body);
+        }
+        drop(core);
+        self.admit_other(place, multishot, waker)
+    }
+
+    #[inline(never)]
+    fn admit_other(&self, place: Option<u64>, multishot: bool, waker: &Waker) -> Admission {
+        let waking = self.share(waker);
+        self.core.borrow_mut().admit(place, multishot, waking)
+    }
+
+    /// The shared one for this waker; a new one is cloned, and the one before dropped, with nothing borrowed.
+    fn share(&self, waker: &Waker) -> Rc<Waking> {
+        if let Some(waking) = self.core.borrow().wakers.find(waker) {
+            return waking;
+        }
+        let waker = waker.clone();
+        let (waking, gone) = self.core.borrow_mut().wakers.share(waker);
+        drop(gone);
+        waking
     }
 
     /// Give a place in the queue for a slot up.
@@ -395,24 +436,25 @@ impl Driver {
         let mut core = self.core.borrow_mut();
         let waiter = core.waiting_at(place).and_then(|at| core.waiters.remove(at));
         core.granted.remove(&place);
+        let gone = waiter.and_then(|waiter| core.wakers.let_go(waiter.waking));
         self.let_go(core);
-        drop(waiter);
+        drop(gone);
     }
 
     /// Encoding -> queued, or done at once: `encode` is foreign code, and may have shut this runtime down.
-    pub(crate) fn queue(&self, key: Key, waker: Waker) {
+    #[inline]
+    pub(crate) fn queue(&self, key: Key) {
         let mut core = self.core.borrow_mut();
-        let old = core.slots.queue(key, waker);
+        core.slots.queue(key);
         if core.closed {
-            let (_nothing_to_send, waker) = core.slots.cancel(key);
-            core.after.extend(waker.map(After::Wake));
+            let (_nothing_to_send, waking) = core.slots.cancel(key);
+            core.wake(waking);
             self.let_go(core);
         } else {
             core.backlog.push_back(key);
             drop(core);
             self.arm_flush();
         }
-        drop(old);
     }
 
     /// Whether the kernel knows this opcode. Asked for before it sees the entry: it would answer `EINVAL`, which reads
@@ -427,37 +469,73 @@ impl Driver {
         })
     }
 
-    /// Encoding -> vacant. The operation is still in the body; give that back when it is empty.
+    /// Encoding -> vacant. The operation has left the body, and whoever described it its handle on that.
     pub(crate) fn withdraw(&self, key: Key) {
         let mut core = self.core.borrow_mut();
-        let gone = core.slots.withdraw(key);
+        let mut slot = core.slots.withdraw(key);
+        let waking = slot.as_mut().and_then(|slot| slot.take_waking());
+        let gone = waking.and_then(|waking| core.wakers.let_go(waking));
+        let left = slot.and_then(|slot| core.slots.recycle(slot));
         self.let_go(core);
-        drop(gone);
+        drop((gone, left));
     }
 
-    /// Keep an emptied body for the next operation.
-    pub(crate) fn recycle(&self, body: Rc<Body>) {
-        self.core.borrow_mut().slots.recycle(body);
+    /// Keep an emptied slot for the next operation.
+    pub(crate) fn recycle(&self, slot: Box<Slot>) {
+        let left = self.core.borrow_mut().slots.recycle(slot);
+        drop(left);
     }
 
-    pub(crate) fn poll(&self, key: Key, waker: &Waker) -> Polled {
-        self.core.borrow_mut().slots.poll(key, waker)
+    /// The operation and its answer, if it is done; if not, the right task is woken when it is.
+    ///
+    /// One borrow for all: moving an operation out of its body runs none of its code.
+    #[inline]
+    pub(crate) fn take<O: Operation>(&self, key: Key, waker: &Waker) -> Option<(O, Ticket, Answer)> {
+        let mut core = self.core.borrow_mut();
+        let mut polled = core.slots.poll(key, waker);
+        if matches!(polled, Polled::OtherWaker) {
+            // Cloning a waker is foreign code: it runs with nothing borrowed, and the slot is looked at again after it.
+            drop(core);
+            self.replace_waker(key, waker);
+            core = self.core.borrow_mut();
+            polled = core.slots.poll(key, waker);
+        }
+        match polled {
+            Polled::Pending | Polled::OtherWaker => None,
+            Polled::Done => {
+                let (operation, ticket, answer, waking) = core.slots.take::<O>(key);
+                if let Some(waking) = waking {
+                    drop(core);
+                    self.let_waking_go(waking);
+                }
+                Some((operation, ticket, answer))
+            }
+        }
     }
 
     pub(crate) fn next(&self, key: Key, waker: &Waker) -> Next {
         self.core.borrow_mut().slots.next(key, waker)
     }
 
-    pub(crate) fn replace_waker(&self, key: Key, waker: Waker) {
-        let old = self.core.borrow_mut().slots.replace_waker(key, waker);
-        drop(old);
+    pub(crate) fn replace_waker(&self, key: Key, waker: &Waker) {
+        let waking = self.share(waker);
+        let old = self.core.borrow_mut().slots.replace_waker(key, waking);
+        if let Some(old) = old {
+            self.let_waking_go(old);
+        }
+    }
+
+    /// A slot has ended without waking this.
+    pub(crate) fn let_waking_go(&self, waking: Rc<Waking>) {
+        let gone = self.core.borrow_mut().wakers.let_go(waking);
+        drop(gone);
     }
 
     /// Ask for the end of an operation. It still completes, once.
     pub(crate) fn cancel(&self, key: Key) {
         let mut core = self.core.borrow_mut();
-        let (send, waker) = core.slots.cancel(key);
-        core.after.extend(waker.map(After::Wake));
+        let (send, waking) = core.slots.cancel(key);
+        core.wake(waking);
         if send {
             core.cancels.push_back(key);
         }
@@ -470,16 +548,19 @@ impl Driver {
         let mut core = self.core.borrow_mut();
         match core.slots.orphan(key) {
             None => {}
-            Some(Orphaned::Gone(body, completion, waker, items)) => {
+            Some(Orphaned::Gone(mut slot)) => {
+                let waker = slot.take_waking().and_then(|waking| core.wakers.let_go(waking));
                 self.let_go(core);
-                body.dispose();
-                self.recycle(body);
-                drop((completion, waker, items));
+                slot.body().dispose();
+                let left = (slot.take_completion(), slot.take_items());
+                self.recycle(slot);
+                drop((left, waker));
             }
-            Some(Orphaned::Kept { cancel, waker, items }) => {
+            Some(Orphaned::Kept { cancel, waking, items }) => {
                 if cancel {
                     core.cancels.push_back(key);
                 }
+                let waker = waking.and_then(|waking| core.wakers.let_go(waking));
                 drop(core);
                 drop((waker, items));
                 self.arm_flush();
@@ -494,9 +575,9 @@ impl Driver {
         let drivers = DRIVERS.try_with(|drivers| drivers.borrow().iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
         for driver in drivers.unwrap_or_default() {
             let mut core = driver.core.borrow_mut();
-            let (keys, wakers) = core.slots.cancel_descriptor(fd.as_raw_fd());
+            let (keys, wakings) = core.slots.cancel_descriptor(fd.as_raw_fd());
             core.cancels.extend(keys);
-            core.after.extend(wakers.into_iter().map(After::Wake));
+            core.wake(wakings);
             driver.let_go(core);
             driver.arm_flush();
         }
@@ -515,16 +596,15 @@ impl Driver {
                 return;
             }
             core.closed = true;
-            for waiter in std::mem::take(&mut core.waiters) {
-                core.after.push(After::Wake(waiter.waker));
-            }
+            let waiters = std::mem::take(&mut core.waiters);
+            core.wake(waiters.into_iter().map(|waiter| waiter.waking));
             core.granted.clear();
             let started = core.ring.now();
             let mut again = false;
             loop {
-                let (keys, wakers) = core.slots.cancel_all(again);
+                let (keys, wakings) = core.slots.cancel_all(again);
                 core.cancels.extend(keys);
-                core.after.extend(wakers.into_iter().map(After::Wake));
+                core.wake(wakings);
                 again = true;
                 if core.slots.held() == 0 {
                     break;
@@ -535,10 +615,9 @@ impl Driver {
                     break;
                 };
                 let turned = core.turn(Wait::Until(Some(left.min(CANCEL_AGAIN))), &self.metrics);
-                let after = std::mem::take(&mut core.after);
                 drop(core);
                 // A panic of foreign code must not keep the kernel's memory from being waited for.
-                if catch_unwind(AssertUnwindSafe(|| self.carry_out(after))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| self.carry_out())).is_err() {
                     tracing::error!("a waker or an operation's drop panicked during shutdown");
                 }
                 if let Err(error) = &turned {
@@ -559,7 +638,7 @@ impl Driver {
             // A future that outlives its runtime, or is leaked, keeps this driver, but not the kernel's ring: closing
             // that also ends its worker threads. A played one owns foreign code, so it goes when nothing is borrowed.
             let ring = std::mem::replace(&mut core.ring, Ring::Closed);
-            let after = std::mem::take(&mut core.after);
+            let last = core.wakers.forget_last();
             drop(core);
             drop(ring);
             if let Err(error) = unregistered {
@@ -568,88 +647,40 @@ impl Driver {
             if leaked > 0 {
                 tracing::error!(leaked, "the kernel did not let go of these operations in time; they are leaked");
             }
-            self.carry_out(after);
+            self.carry_out();
+            drop(last);
         }
         let locals = std::mem::take(&mut *self.locals.borrow_mut());
         drop(locals);
     }
 
-    /// End a borrow of the core: grant what has become free, then do what is left to do.
-    fn let_go(&self, mut core: std::cell::RefMut<'_, Core>) {
-        core.grant();
-        // Inside a turn's own foreign code there may be nothing to do here; an empty vector costs nothing.
-        let after = std::mem::take(&mut core.after);
-        drop(core);
-        self.carry_out(after);
-    }
-
-    /// Run the foreign code of a turn: all of it, also when some of it panics.
-    fn carry_out(&self, mut after: Vec<After>) {
-        let mut panic = None;
-        for step in after.drain(..) {
-            let outcome = catch_unwind(AssertUnwindSafe(|| match step {
-                After::Wake(waker) => waker.wake(),
-                After::Report(user_data) => tracing::warn!(user_data, "a completion names no operation in flight"),
-                After::Dispose(body, completion) => {
-                    drop(completion);
-                    if let Some(body) = body {
-                        body.dispose();
-                        self.recycle(body);
-                    }
-                }
-            }));
-            match outcome {
-                Ok(()) => {}
-                Err(payload) if panic.is_none() => panic = Some(payload),
-                // Its destructor is foreign code too, and there are others to wake.
-                Err(payload) => std::mem::forget(payload),
-            }
-        }
-        let mut core = self.core.borrow_mut();
-        if core.after.capacity() < after.capacity() && core.after.is_empty() {
-            core.after = after;
-        }
-        drop(core);
-        if let Some(payload) = panic {
-            resume_unwind(payload);
-        }
-    }
-
     /// See to it that a read of the eventfd that other threads wake by is in flight: the one operation that the
     /// driver has of its own, which ends a sleep as any other completion does.
+    #[cold]
     fn arm_unpark(&self) {
-        if !self.has_unpark {
+        let mut core = self.core.borrow_mut();
+        if let Some(key) = core.armed.take() {
+            let (read, _ticket, _count, _no_waker) = core.slots.take::<ReadWakes>(key);
+            drop(core);
+            drop(read);
+            core = self.core.borrow_mut();
+        }
+        if core.closed {
             return;
         }
-        let armed = self.core.borrow().armed;
-        if let Some(key) = armed {
-            match self.poll(key, Waker::noop()) {
-                Polled::Pending | Polled::OtherWaker => return,
-                Polled::Done(body, _completion, waker) => {
-                    drop(waker);
-                    body.dispose();
-                    self.recycle(body);
-                }
-            }
-        }
-        let (key, ticket, body) = {
-            let mut core = self.core.borrow_mut();
-            core.armed = None;
-            if core.closed {
-                return;
-            }
-            core.slots.reserve(false)
-        };
-        body.put(ReadWakes::new(&self.unpark), ticket);
+        let (key, ticket, body) = core.slots.reserve(false, None);
+        drop(core);
+        body.put(ReadWakes::new(&self.unpark), ticket, key.user_data());
         let encoded = body.encode::<ReadWakes>();
         assert!(encoded.is_ok(), "a read of eight bytes can be described");
         let mut core = self.core.borrow_mut();
         core.armed = Some(key);
-        core.slots.queue(key, Waker::noop().clone());
+        core.slots.queue(key);
         core.backlog.push_back(key);
     }
 
     /// A guest's loop sleeps on the eventfd: tell it, once, that a turn has something to bring to the kernel.
+    #[inline]
     fn arm_flush(&self) {
         if self.guest.turning.get() || self.guest.flush_armed.get() {
             return;
@@ -714,7 +745,7 @@ impl Core {
         self.flush(metrics)?;
         let missed = std::mem::take(&mut self.missed);
         let wait = match wait {
-            _ if self.ring.is_ready() || !self.after.is_empty() => Wait::No,
+            _ if self.ring.is_ready() || self.after.len() > 0 => Wait::No,
             Wait::Until(limit) if !missed.is_empty() => {
                 Wait::Until(Some(limit.map_or(CANCEL_MISSED_PAUSE, |limit| limit.min(CANCEL_MISSED_PAUSE))))
             }
@@ -725,7 +756,9 @@ impl Core {
             self.enter(wait, metrics)?;
         }
         self.reap(metrics);
-        self.cancels.extend(missed);
+        if !missed.is_empty() {
+            self.cancels.extend(missed);
+        }
         for _ in 0..ROUNDS_MAX {
             if !self.ring.more_work() {
                 break;
@@ -734,11 +767,14 @@ impl Core {
             self.enter(Wait::No, metrics)?;
             self.reap(metrics);
         }
-        self.grant();
+        if !self.waiters.is_empty() {
+            self.grant();
+        }
         Ok(())
     }
 
     /// Stage what is queued: cancels, then operations in the order of their first polls.
+    #[inline]
     fn flush(&mut self, metrics: &Metrics) -> io::Result<()> {
         while let Some(&key) = self.cancels.front() {
             if !self.make_room(1, metrics)? {
@@ -747,26 +783,31 @@ impl Core {
             self.cancels.pop_front();
             if self.slots.push_cancel(key) {
                 metrics.cancels.add(1);
-                self.ring.push(Lent::nothing(cancel_entry(key)));
+                self.ring.push(Lent::nothing(&cancel_entry(key)));
             }
         }
-        while !self.backlog.is_empty() {
+        while let Some(&first) = self.backlog.front() {
             // A linked chain must be taken by one enter: the kernel ends a chain at the end of a submission.
-            let chain = self.backlog.iter().take_while(|key| self.slots.is_linked(**key)).count() + 1;
-            if !self.make_room(chain, metrics)? {
+            let chain = if self.slots.is_linked(first) { self.chain() } else { 1 };
+            if self.ring.space() < chain && !self.make_room(chain, metrics)? {
                 return Ok(());
             }
             for _ in 0..chain {
                 let Some(key) = self.backlog.pop_front() else {
                     break;
                 };
-                if let Some(lent) = self.slots.push(key) {
+                let Self { ring, slots, .. } = self;
+                if slots.push(key, |lent| ring.push(lent)) {
                     metrics.submissions.add(1);
-                    self.ring.push(lent);
                 }
             }
         }
         Ok(())
+    }
+
+    /// The length of the linked chain at the head of the queue.
+    fn chain(&self) -> usize {
+        self.backlog.iter().take_while(|key| self.slots.is_linked(**key)).count() + 1
     }
 
     /// Space for this many entries, by submitting what is staged if need be. False: the kernel takes none now.
@@ -812,46 +853,62 @@ impl Core {
             reaped += 1;
             match slots.settle(cqe) {
                 Settled::Nothing => {}
-                Settled::Wake(waker) => after.push(After::Wake(waker)),
+                Settled::Wake(waking) => after.wake(waking),
                 Settled::Requeue(key) => {
                     metrics.retries.add(1);
                     backlog.push_back(key);
                 }
-                Settled::Cancel(key, waker) => {
+                Settled::Cancel(key, waking) => {
                     cancels.push_back(key);
-                    after.extend(waker.map(After::Wake));
+                    if let Some(waking) = waking {
+                        after.wake(waking);
+                    }
                 }
                 Settled::CancelMissed(key) => missed.push(key),
-                Settled::Dispose(body, completion) => after.push(After::Dispose(body, completion)),
+                Settled::Dispose(slot, completion) => after.disposals.push_back((slot, completion)),
                 Settled::Stale => {
                     metrics.stale.add(1);
-                    after.push(After::Report(cqe.user_data));
+                    after.reports.push_back(cqe.user_data);
                 }
             }
         });
         metrics.completions.add(reaped);
     }
 
-    fn admit(&mut self, place: Option<u64>, multishot: bool, waker: Waker) -> (Admission, Option<Waker>) {
+    /// Whether an operation that comes now need not wait for another.
+    #[inline]
+    fn has_room(&self) -> bool {
+        // Nearly always there is room even with the driver's own operation counted in.
+        let bound = self.operations_max - self.granted.len();
+        !self.closed && self.waiters.is_empty() && (self.slots.active() < bound || self.operations() < bound)
+    }
+
+    #[inline(never)]
+    fn admit(&mut self, place: Option<u64>, multishot: bool, waking: Rc<Waking>) -> Admission {
         if self.closed {
-            return (Admission::Closed, Some(waker));
+            return Admission::Closed(self.wakers.let_go(waking));
         }
         let granted = place.is_some_and(|place| self.granted.remove(&place));
-        let free = self.waiters.is_empty() && self.operations() + self.granted.len() < self.operations_max;
-        let admitted = granted || (place.is_none() && free);
-        if !admitted {
+        if !granted && !(place.is_none() && self.has_room()) {
             if let Some(at) = place.and_then(|place| self.waiting_at(place)) {
                 let waiter = &mut self.waiters[at];
-                let old = std::mem::replace(&mut waiter.waker, waker);
-                return (Admission::Wait(waiter.place), Some(old));
+                let old = std::mem::replace(&mut waiter.waking, waking);
+                return Admission::Wait(waiter.place, self.wakers.let_go(old));
             }
             let place = self.next_waiter;
             self.next_waiter += 1;
-            self.waiters.push_back(Waiter { place, waker });
-            return (Admission::Wait(place), None);
+            self.waiters.push_back(Waiter { place, waking });
+            return Admission::Wait(place, None);
         }
-        let (key, ticket, body) = self.slots.reserve(multishot);
-        (Admission::Granted(key, ticket, body), Some(waker))
+        let (key, ticket, body) = self.slots.reserve(multishot, Some(waking));
+        Admission::Granted(key, ticket, body)
+    }
+
+    /// Note that these are to be woken when nothing is borrowed any more.
+    fn wake(&mut self, wakings: impl IntoIterator<Item = Rc<Waking>>) {
+        for waking in wakings {
+            self.after.wake(waking);
+        }
     }
 
     fn waiting_at(&self, place: u64) -> Option<usize> {
@@ -874,7 +931,7 @@ impl Core {
             && let Some(waiter) = self.waiters.pop_front()
         {
             self.granted.insert(waiter.place);
-            self.after.push(After::Wake(waiter.waker));
+            self.after.wake(waiter.waking);
         }
     }
 }

@@ -25,6 +25,7 @@ mod operation;
 pub(crate) mod ring;
 mod sqe;
 mod submission;
+mod waking;
 
 mod buf;
 mod fd;

@@ -194,6 +194,7 @@ impl<'op> Sqe<'op> {
     ///     fn decode(self, _: Completion) {}
     /// }
     /// ```
+    #[inline]
     pub fn nop(self) -> io::Result<Encoded<'op>> {
         self.finish(Entry { opcode: abi::NOP, fd: -1, ..Entry::default() })
     }
@@ -634,8 +635,9 @@ impl<'op> Sqe<'op> {
         Self { frame, _invariant: PhantomData }
     }
 
+    #[inline]
     fn finish(self, entry: Entry) -> io::Result<Encoded<'op>> {
-        self.frame.entry = entry;
+        self.frame.entry = Entry { user_data: self.frame.entry.user_data, ..entry };
         Ok(Encoded { frame: self.frame, _invariant: PhantomData })
     }
 
@@ -809,9 +811,10 @@ impl Frame {
         }
     }
 
-    /// Forget the last operation; keep its allocations.
-    pub(crate) fn reset(&mut self, ticket: Ticket) {
-        self.entry = Entry::default();
+    /// Forget the last operation, but for its entry, which only describing another replaces; keep its allocations.
+    #[inline]
+    pub(crate) fn reset(&mut self, ticket: Ticket, user_data: u64) {
+        self.entry.user_data = user_data;
         self.ticket = ticket;
         self.creates = Creates::Nothing;
         self.retry = Retry::Never;
@@ -822,12 +825,14 @@ impl Frame {
 
     /// The kernel has answered: a descriptor it closed is no longer ours. `CLOSE` releases the number whatever it answers
     /// (`close(2)`, "Dealing with error returns"), unless it was cancelled before it ran.
+    #[inline]
     pub(crate) fn settle_closing(&mut self, never_ran: bool) {
         if !never_ran && let Some(closed) = self.closing.take() {
             let _number_already_released = closed.into_raw_fd();
         }
     }
 
+    #[inline]
     fn lends(&mut self, region: NonNull<u8>, len: usize) {
         let address = region.addr().get();
         if self.registry.contains(address, len) {

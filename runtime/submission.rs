@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use futures::stream::{FusedStream, Stream};
 
@@ -17,7 +17,7 @@ use super::body::Body;
 use super::buf::Ticket;
 use super::completion::Completion;
 use super::driver::{Admission, Driver};
-use super::inflight::{Key, Next, Polled};
+use super::inflight::{Key, Next};
 use super::operation::{MultishotOperation, Operation};
 
 /// One operation, not started before it is first polled.
@@ -33,16 +33,18 @@ use super::operation::{MultishotOperation, Operation};
 /// # Panics
 /// When polled again after it has completed, or inside another runtime than the one it started in.
 pub struct Submission<O: Operation> {
-    stage: Stage<O>,
+    /// Until the operation has its slot. Beside the stage and not in it, so that neither moves with the other: a move
+    /// loads what was just stored in other widths, which costs a processor some 5 ns each time.
+    operation: Option<O>,
+    stage: Stage,
     cancelled: bool,
 }
 
-enum Stage<O> {
-    Fresh(O),
+enum Stage {
+    Fresh,
     /// All slots are taken; a place in the queue.
     Admitting {
         driver: Rc<Driver>,
-        operation: O,
         place: u64,
     },
     InFlight {
@@ -58,7 +60,7 @@ impl<O: Operation> Unpin for Submission<O> {}
 impl<O: Operation> Submission<O> {
     /// A submission of this operation. Nothing happens before it is polled.
     pub fn new(operation: O) -> Self {
-        Self { stage: Stage::Fresh(operation), cancelled: false }
+        Self { operation: Some(operation), stage: Stage::Fresh, cancelled: false }
     }
 
     /// Ask for the end of the operation; await what this returns for what it came to.
@@ -91,36 +93,36 @@ impl<O: Operation> Submission<O> {
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<O::Output> {
         let (driver, place) = self.stage.whereabouts();
         if self.cancelled {
-            let operation = self.stage.take_operation();
+            let operation = self.take_operation();
             if let Some(place) = place {
                 driver.leave(place);
             }
             return Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, cancelled())));
         }
-        let (admission, waker) = driver.admit(place, false, cx.waker().clone());
-        match admission {
-            Admission::Closed => {
-                let operation = self.stage.take_operation();
+        match driver.admit(place, false, cx.waker()) {
+            Admission::Closed(_waker) => {
+                let operation = self.take_operation();
                 Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, closed())))
             }
-            Admission::Wait(place) => {
-                self.stage.wait(driver, place);
+            Admission::Wait(place, waker) => {
+                self.stage = Stage::Admitting { driver, place };
                 drop(waker);
                 Poll::Pending
             }
             Admission::Granted(key, ticket, body) => {
-                let operation = self.stage.take_operation();
+                let operation = self.take_operation();
                 match describe(&driver, key, &body, |body| {
-                    body.put(operation, ticket);
+                    body.put(operation, ticket, key.user_data());
                     body.encode::<O>()
                 }) {
                     Ok(()) => {
-                        self.stage.fly(driver, key, waker);
+                        self.stage.fly(driver, key);
                         Poll::Pending
                     }
                     Err(error) => {
                         let operation = body.take::<O>();
-                        driver.recycle(body);
+                        drop(body);
+                        driver.withdraw(key);
                         Poll::Ready(operation.decode(Completion::refused(ticket, error)))
                     }
                 }
@@ -129,11 +131,21 @@ impl<O: Operation> Submission<O> {
     }
 }
 
-impl<O> Stage<O> {
+impl<O: Operation> Submission<O> {
+    /// The operation, to be moved into its slot, or handed back.
+    #[inline]
+    fn take_operation(&mut self) -> O {
+        self.stage = Stage::Finished;
+        self.operation.take().expect("an operation starts once")
+    }
+}
+
+impl Stage {
     /// The driver that this is to start in, and its place in the queue there.
+    #[inline]
     fn whereabouts(&self) -> (Rc<Driver>, Option<u64>) {
         match self {
-            Self::Admitting { driver, place, .. } => {
+            Self::Admitting { driver, place } => {
                 belongs_here(driver);
                 (Rc::clone(driver), Some(*place))
             }
@@ -141,23 +153,12 @@ impl<O> Stage<O> {
         }
     }
 
-    /// The operation, to be moved into its slot, or handed back.
-    fn take_operation(&mut self) -> O {
-        match std::mem::replace(self, Self::Finished) {
-            Self::Fresh(operation) | Self::Admitting { operation, .. } => operation,
-            Self::InFlight { .. } | Self::Finished => panic!("an operation starts once"),
-        }
-    }
-
-    fn wait(&mut self, driver: Rc<Driver>, place: u64) {
-        let operation = self.take_operation();
-        *self = Self::Admitting { driver, operation, place };
-    }
-
     /// The operation is described. Queueing it may run foreign code, so the stage is told first.
-    fn fly(&mut self, driver: Rc<Driver>, key: Key, waker: Option<Waker>) {
-        *self = Self::InFlight { driver: Rc::clone(&driver), key };
-        driver.queue(key, waker.expect("one that need not wait for a slot keeps its waker"));
+    #[inline]
+    fn fly(&mut self, driver: Rc<Driver>, key: Key) {
+        let flight = Rc::clone(&driver);
+        *self = Self::InFlight { driver, key };
+        flight.queue(key);
     }
 }
 
@@ -167,17 +168,14 @@ impl<O: Operation> Future for Submission<O> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
         let this = self.get_mut();
         match &this.stage {
-            Stage::Fresh(_) | Stage::Admitting { .. } => this.start(cx),
+            Stage::Fresh | Stage::Admitting { .. } => this.start(cx),
             Stage::InFlight { driver, key } => {
                 belongs_here(driver);
-                let Some((body, completion)) = poll_slot(driver, *key, cx) else {
+                let Some((operation, ticket, answer)) = driver.take::<O>(*key, cx.waker()) else {
                     return Poll::Pending;
                 };
-                let driver = Rc::clone(driver);
                 this.stage = Stage::Finished;
-                let operation = body.take::<O>();
-                driver.recycle(body);
-                Poll::Ready(operation.decode(completion))
+                Poll::Ready(operation.decode(answer.into_completion(ticket)))
             }
             Stage::Finished => panic!("this operation has completed and was polled again"),
         }
@@ -187,7 +185,7 @@ impl<O: Operation> Future for Submission<O> {
 impl<O: Operation> Drop for Submission<O> {
     fn drop(&mut self) {
         match &self.stage {
-            Stage::Fresh(_) | Stage::Finished => {}
+            Stage::Fresh | Stage::Finished => {}
             Stage::Admitting { driver, place, .. } => driver.leave(*place),
             Stage::InFlight { driver, key } => driver.orphan(*key),
         }
@@ -197,7 +195,7 @@ impl<O: Operation> Drop for Submission<O> {
 impl<O: Operation> fmt::Debug for Submission<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage = match &self.stage {
-            Stage::Fresh(_) => "fresh",
+            Stage::Fresh => "fresh",
             Stage::Admitting { .. } => "admitting",
             Stage::InFlight { .. } => "in flight",
             Stage::Finished => "finished",
@@ -217,7 +215,8 @@ impl<O: Operation> fmt::Debug for Submission<O> {
 /// # Panics
 /// When polled inside another runtime than the one it started in.
 pub struct Multishot<O: MultishotOperation> {
-    stage: Stage<O>,
+    operation: Option<O>,
+    stage: Stage,
 }
 
 impl<O: MultishotOperation> Unpin for Multishot<O> {}
@@ -225,48 +224,56 @@ impl<O: MultishotOperation> Unpin for Multishot<O> {}
 impl<O: MultishotOperation> Multishot<O> {
     /// A stream of this operation's items. Nothing happens before it is polled.
     pub fn new(operation: O) -> Self {
-        Self { stage: Stage::Fresh(operation) }
+        Self { operation: Some(operation), stage: Stage::Fresh }
     }
 
     /// Ask for the end of the operation: the stream yields what has already come, then how it ended, then ends.
     pub fn cancel(&mut self) {
-        match std::mem::replace(&mut self.stage, Stage::Finished) {
-            Stage::InFlight { driver, key } => {
-                driver.cancel(key);
-                self.stage = Stage::InFlight { driver, key };
-            }
-            Stage::Admitting { driver, place, .. } => driver.leave(place),
-            Stage::Fresh(_) | Stage::Finished => {}
+        if let Stage::InFlight { driver, key } = &self.stage {
+            driver.cancel(*key);
+            return;
         }
+        let operation = self.operation.take();
+        if let Stage::Admitting { driver, place } = std::mem::replace(&mut self.stage, Stage::Finished) {
+            driver.leave(place);
+        }
+        drop(operation);
+    }
+
+    /// As [`Submission`]'s.
+    #[inline]
+    fn take_operation(&mut self) -> O {
+        self.stage = Stage::Finished;
+        self.operation.take().expect("an operation starts once")
     }
 
     /// As [`Submission`]'s.
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
         let (driver, place) = self.stage.whereabouts();
-        let (admission, waker) = driver.admit(place, true, cx.waker().clone());
-        match admission {
-            Admission::Closed => {
-                let operation = self.stage.take_operation();
+        match driver.admit(place, true, cx.waker()) {
+            Admission::Closed(_waker) => {
+                let operation = self.take_operation();
                 Poll::Ready(Some(operation.item(Completion::refused(Ticket::NONE, closed()))))
             }
-            Admission::Wait(place) => {
-                self.stage.wait(driver, place);
+            Admission::Wait(place, waker) => {
+                self.stage = Stage::Admitting { driver, place };
                 drop(waker);
                 Poll::Pending
             }
             Admission::Granted(key, ticket, body) => {
-                let operation = self.stage.take_operation();
+                let operation = self.take_operation();
                 match describe(&driver, key, &body, |body| {
-                    body.put(operation, ticket);
+                    body.put(operation, ticket, key.user_data());
                     body.encode_multishot::<O>()
                 }) {
                     Ok(()) => {
-                        self.stage.fly(driver, key, waker);
+                        self.stage.fly(driver, key);
                         Poll::Pending
                     }
                     Err(error) => {
                         let operation = body.take::<O>();
-                        driver.recycle(body);
+                        drop(body);
+                        driver.withdraw(key);
                         Poll::Ready(Some(operation.item(Completion::refused(ticket, error))))
                     }
                 }
@@ -278,19 +285,19 @@ impl<O: MultishotOperation> Multishot<O> {
     fn rearm(&mut self, driver: Rc<Driver>, key: Key, body: Rc<Body>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
         // Its slot is being described, and goes with a panic.
         self.stage = Stage::Finished;
-        let mut waker = None;
         match describe(&driver, key, &body, |body| {
-            waker = Some(cx.waker().clone());
+            driver.replace_waker(key, cx.waker());
             body.encode_multishot::<O>()
         }) {
             Ok(()) => {
-                self.stage.fly(driver, key, waker);
+                self.stage.fly(driver, key);
                 Poll::Pending
             }
             Err(error) => {
                 let item = body.item::<O>(Completion::refused(body.ticket(), error));
                 body.dispose();
-                driver.recycle(body);
+                drop(body);
+                driver.withdraw(key);
                 Poll::Ready(Some(item))
             }
         }
@@ -304,13 +311,13 @@ impl<O: MultishotOperation> Stream for Multishot<O> {
         let this = self.get_mut();
         let (driver, key) = match &this.stage {
             Stage::Finished => return Poll::Ready(None),
-            Stage::Fresh(_) | Stage::Admitting { .. } => return this.start(cx),
+            Stage::Fresh | Stage::Admitting { .. } => return this.start(cx),
             Stage::InFlight { driver, key } => (driver, *key),
         };
         belongs_here(driver);
         let mut next = driver.next(key, cx.waker());
         if matches!(next, Next::OtherWaker) {
-            driver.replace_waker(key, cx.waker().clone());
+            driver.replace_waker(key, cx.waker());
             next = driver.next(key, cx.waker());
         }
         match next {
@@ -320,12 +327,16 @@ impl<O: MultishotOperation> Stream for Multishot<O> {
                 let driver = Rc::clone(driver);
                 this.rearm(driver, key, body, cx)
             }
-            Next::Ended(body, waker) => {
+            Next::Ended(mut slot) => {
                 let driver = Rc::clone(driver);
                 this.stage = Stage::Finished;
-                body.dispose();
-                driver.recycle(body);
-                drop(waker);
+                slot.body().dispose();
+                let waking = slot.take_waking();
+                drop(slot.take_items());
+                driver.recycle(slot);
+                if let Some(waking) = waking {
+                    driver.let_waking_go(waking);
+                }
                 Poll::Ready(None)
             }
         }
@@ -341,7 +352,7 @@ impl<O: MultishotOperation> FusedStream for Multishot<O> {
 impl<O: MultishotOperation> Drop for Multishot<O> {
     fn drop(&mut self) {
         match &self.stage {
-            Stage::Fresh(_) | Stage::Finished => {}
+            Stage::Fresh | Stage::Finished => {}
             Stage::Admitting { driver, place, .. } => driver.leave(*place),
             Stage::InFlight { driver, key } => driver.orphan(*key),
         }
@@ -354,8 +365,9 @@ impl<O: MultishotOperation> fmt::Debug for Multishot<O> {
     }
 }
 
-/// Run foreign `encode` code with nothing borrowed. On an error the slot is vacant again and the operation still in
-/// the body; on a panic both are gone, and the ring has not been touched.
+/// Run foreign `encode` code with nothing borrowed. On an error the operation is still in the body, for the caller to
+/// take, and then to withdraw the slot; on a panic both are gone, and the ring has not been touched.
+#[inline]
 fn describe(
     driver: &Rc<Driver>,
     key: Key,
@@ -372,37 +384,16 @@ fn describe(
     let undo = Undo(driver, key, body);
     let outcome = encode(body).and_then(|()| driver.check_opcode(body.opcode()));
     std::mem::forget(undo);
-    if outcome.is_err() {
-        driver.withdraw(key);
-    }
     outcome
 }
 
-/// Look whether a slot is done, and see to it that the right task is woken if not.
-fn poll_slot(driver: &Driver, key: Key, cx: &mut Context<'_>) -> Option<(Rc<Body>, Completion)> {
-    let mut polled = driver.poll(key, cx.waker());
-    if matches!(polled, Polled::OtherWaker) {
-        // Cloning a waker is foreign code: it runs with nothing borrowed, and the slot is looked at again after it.
-        driver.replace_waker(key, cx.waker().clone());
-        polled = driver.poll(key, cx.waker());
-    }
-    match polled {
-        Polled::Pending | Polled::OtherWaker => None,
-        Polled::Done(body, completion, waker) => {
-            drop(waker);
-            Some((body, completion))
-        }
-    }
-}
-
 /// An operation makes progress only when its own driver is turned, so waiting for it elsewhere would never end.
+#[inline]
 fn belongs_here(driver: &Rc<Driver>) {
-    if let Some(current) = Driver::try_current() {
-        assert!(
-            current.id() == driver.id(),
-            "this operation was started in another ringmain runtime; await it inside the runtime it was started in"
-        );
-    }
+    assert!(
+        !Driver::is_other_current(driver),
+        "this operation was started in another ringmain runtime; await it inside the runtime it was started in"
+    );
 }
 
 fn cancelled() -> io::Error {

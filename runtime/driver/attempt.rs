@@ -23,7 +23,7 @@ impl Driver {
                 &mut spare
             }
         };
-        frame.reset(ticket);
+        frame.reset(ticket, 0);
         let borrowed = Borrowed(frame);
         let attempted = operation.encode(Sqe::new(borrowed.0)).map(|encoded| {
             let result = self.core.borrow_mut().ring.attempt(&encoded);

@@ -11,6 +11,7 @@ use rustix::event::PollFlags;
 
 use super::*;
 use crate::runtime::buf::Fill;
+use crate::runtime::completion::Completion;
 use crate::runtime::fd::{Fd, FdHold};
 use crate::runtime::operation::{MultishotOperation, Operation};
 use crate::runtime::sqe::{Encoded, EncodedMultishot, MultishotSqe, Sqe};

@@ -67,7 +67,7 @@ impl Ring {
     }
 
     /// Stage one entry for the next enter. There must be space.
-    pub(crate) fn push(&mut self, lent: Lent) {
+    pub(crate) fn push(&mut self, lent: Lent<'_>) {
         match self {
             Self::Kernel(ring) => {
                 // SAFETY: I1, I2. A `Lent` is made by a body that holds the operation, unmoved, until the final

@@ -155,8 +155,9 @@ fn e15_a_waker_may_spawn_drop_and_submit() {
             one_turn().await;
             STASH.with_borrow_mut(|stash| stash.to_drop = Some(bystander));
             let mut meddled: Vec<_> = (0..3).map(|_| ops::nop()).collect();
-            let waker = Waker::from(Arc::new(Meddler));
             for nop in &mut meddled {
+                // One for each: what one turn brings wakes a waker once.
+                let waker = Waker::from(Arc::new(Meddler));
                 assert!(Pin::new(nop).poll(&mut Context::from_waker(&waker)).is_pending());
             }
             one_turn().await;

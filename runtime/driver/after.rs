@@ -1,0 +1,99 @@
+//! What is left to do when nothing is borrowed any more: wakers, and what has to be dropped, are foreign code, which may
+//! come back here, and may panic.
+
+use std::cell::{Cell, RefMut};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use super::{Core, Driver};
+use crate::runtime::completion::Completion;
+use crate::runtime::inflight::Slot;
+use crate::runtime::waking::Waking;
+
+/// What a turn leaves to do when nothing is borrowed any more.
+#[derive(Debug, Default)]
+pub(super) struct After {
+    pub(super) wakes: VecDeque<Rc<Waking>>,
+    pub(super) disposals: VecDeque<(Option<Box<Slot>>, Completion)>,
+    /// Completions that name nothing, by their `user_data`: who listens to the log is foreign code too.
+    pub(super) reports: VecDeque<u64>,
+}
+
+impl After {
+    /// Have this woken, once, however many completions ask for it.
+    pub(super) fn wake(&mut self, waking: Rc<Waking>) {
+        if waking.enqueue() {
+            self.wakes.push_back(waking);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.wakes.len() + self.disposals.len() + self.reports.len()
+    }
+}
+
+impl Driver {
+    /// End a borrow of the core: grant what has become free, then do what is left to do.
+    pub(super) fn let_go(&self, mut core: RefMut<'_, Core>) {
+        core.grant();
+        drop(core);
+        self.carry_out();
+    }
+
+    /// Run the foreign code that is left to run: all of it, also when some of it panics.
+    ///
+    /// One catch for all of it, which is entered again only after a panic.
+    pub(super) fn carry_out(&self) {
+        let mut panic = None;
+        // What this leads to besides is for the next turn: foreign code must not keep this one for ever.
+        let left = Cell::new(self.core.borrow().after.len());
+        while left.get() > 0 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                while left.get() > 0 {
+                    left.set(left.get() - 1);
+                    self.carry_out_one();
+                }
+            }));
+            match outcome {
+                Ok(()) => {}
+                Err(payload) if panic.is_none() => panic = Some(payload),
+                // Its destructor is foreign code too, and there are others to wake.
+                Err(payload) => std::mem::forget(payload),
+            }
+        }
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+
+    fn carry_out_one(&self) {
+        let mut core = self.core.borrow_mut();
+        if let Some(waking) = core.after.wakes.pop_front() {
+            drop(core);
+            self.wake(waking);
+        } else if let Some((slot, completion)) = core.after.disposals.pop_front() {
+            drop(core);
+            drop(completion);
+            if let Some(slot) = slot {
+                slot.body().dispose();
+                self.recycle(slot);
+            }
+        } else if let Some(user_data) = core.after.reports.pop_front() {
+            drop(core);
+            tracing::warn!(user_data, "a completion names no operation in flight");
+        }
+    }
+
+    /// Wake a task, by value if no slot shares its waker: that spares its count two steps.
+    fn wake(&self, waking: Rc<Waking>) {
+        waking.dequeue();
+        if Rc::strong_count(&waking) > 1 {
+            return waking.wake_by_ref();
+        }
+        let unshared = self.core.borrow_mut().wakers.unshare(waking);
+        if let Ok(waker) = unshared {
+            waker.wake();
+        }
+    }
+}
