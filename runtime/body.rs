@@ -21,9 +21,10 @@ use super::abi;
 use super::buf::Ticket;
 use super::completion::{Completion, Creates};
 use super::entry::Entry;
+use super::frame::{Frame, Retry};
 use super::operation::{MultishotOperation, Operation};
 use super::registry::Registry;
-use super::sqe::{Frame, MultishotSqe, Retry, Sqe};
+use super::sqe::{MultishotSqe, Sqe};
 
 /// The largest operation that needs no box, in bytes.
 pub(crate) const INLINE_BYTES: usize = 256;

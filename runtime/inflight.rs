@@ -41,10 +41,11 @@ use super::abi;
 use super::body::{Body, Lent};
 use super::buf::Ticket;
 use super::completion::{Answer, Completion, Creates, is_interrupted};
+use super::frame::Retry;
 use super::operation::Operation;
 use super::registry::Registry;
 use super::ring::Cqe;
-use super::sqe::{Retry, poll_entry};
+use super::sqe::poll_entry;
 use super::waking::Waking;
 
 /// Bits of `user_data` that hold the index; the rest holds the sequence.

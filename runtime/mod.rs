@@ -19,6 +19,7 @@ mod body;
 mod completion;
 mod driver;
 mod entry;
+mod frame;
 mod inflight;
 mod metrics;
 mod operation;

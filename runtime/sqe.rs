@@ -95,7 +95,7 @@ use std::ffi::CStr;
 use std::io;
 use std::marker::PhantomData;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::event::PollFlags;
@@ -107,7 +107,7 @@ use super::abi;
 use super::buf::{Fill, IoBufMut, Ticket};
 use super::completion::Creates;
 use super::entry::Entry;
-use super::registry::Registry;
+use super::frame::{Frame, Retry};
 
 /// The most that one read, write or splice moves: the kernel's `MAX_RW_COUNT`, in bytes.
 pub(crate) const TRANSFER_MAX: usize = 0x7fff_f000;
@@ -777,81 +777,6 @@ impl Encoded<'_> {
         self.frame.entry.flags |= abi::LINK;
         self
     }
-}
-
-/// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
-/// It lives in the slot, so it moves as little as the operation does.
-#[derive(Debug)]
-pub(crate) struct Frame {
-    pub(crate) entry: Entry,
-    pub(crate) ticket: Ticket,
-    pub(crate) creates: Creates,
-    pub(crate) retry: Retry,
-    /// The descriptor a CLOSE takes with it; closed here if the kernel never does.
-    pub(crate) closing: Option<OwnedFd>,
-    /// Regions of the registry that the entry lends, as (address, bytes).
-    pub(crate) flights: Vec<(usize, usize)>,
-    pub(crate) registry: Registry,
-    ring: u32,
-    vectors: Vec<libc::iovec>,
-}
-
-impl Frame {
-    pub(crate) fn new(ring: u32, registry: Registry) -> Self {
-        Self {
-            entry: Entry::default(),
-            ticket: Ticket::NONE,
-            creates: Creates::Nothing,
-            retry: Retry::Never,
-            closing: None,
-            flights: Vec::new(),
-            registry,
-            ring,
-            vectors: Vec::new(),
-        }
-    }
-
-    /// Forget the last operation, but for its entry, which only describing another replaces; keep its allocations.
-    #[inline]
-    pub(crate) fn reset(&mut self, ticket: Ticket, user_data: u64) {
-        self.entry.user_data = user_data;
-        self.ticket = ticket;
-        self.creates = Creates::Nothing;
-        self.retry = Retry::Never;
-        self.closing = None;
-        self.flights.clear();
-        self.vectors.clear();
-    }
-
-    /// The kernel has answered: a descriptor it closed is no longer ours. `CLOSE` releases the number whatever it answers
-    /// (`close(2)`, "Dealing with error returns"), unless it was cancelled before it ran.
-    #[inline]
-    pub(crate) fn settle_closing(&mut self, never_ran: bool) {
-        if !never_ran && let Some(closed) = self.closing.take() {
-            let _number_already_released = closed.into_raw_fd();
-        }
-    }
-
-    #[inline]
-    fn lends(&mut self, region: NonNull<u8>, len: usize) {
-        let address = region.addr().get();
-        if self.registry.contains(address, len) {
-            self.flights.push((address, len));
-        }
-    }
-}
-
-/// What to do when the kernel answers `EAGAIN`, or a signal got in the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Retry {
-    /// The answer is the answer.
-    Never,
-    /// Only a signal is a reason to try again.
-    Signal,
-    /// Wait until the descriptor is readable, then try again.
-    Readable,
-    /// Wait until the descriptor is writable, then try again.
-    Writable,
 }
 
 /// The entry that waits for a descriptor: an operation of its own, and the stage before a retry.

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use super::{Core, Driver};
+use super::Driver;
+use super::turn::Core;
 use crate::runtime::completion::Completion;
 use crate::runtime::inflight::Slot;
 use crate::runtime::waking::Waking;

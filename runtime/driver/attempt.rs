@@ -5,8 +5,9 @@
 
 use super::Driver;
 use crate::runtime::completion::Completion;
+use crate::runtime::frame::Frame;
 use crate::runtime::operation::Operation;
-use crate::runtime::sqe::{Frame, Sqe};
+use crate::runtime::sqe::Sqe;
 
 impl Driver {
     /// Try one operation at once, as a system call that does not wait. `Err` gives the operation back where it would

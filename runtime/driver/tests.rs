@@ -3,13 +3,16 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::StreamExt;
 use rustix::event::PollFlags;
 
 use super::*;
+use crate::runtime::abi;
 use crate::runtime::buf::Fill;
 use crate::runtime::completion::Completion;
 use crate::runtime::fd::{Fd, FdHold};

@@ -1,0 +1,268 @@
+//! The half of the driver that is borrowed: the ring, the slots and the queues between them. It runs no foreign code;
+//! what has to be woken or dropped is left in [`After`].
+//!
+//! What the kernel says to an enter is handled here and nowhere else:
+//!
+//! | errno            | meaning                                  | what happens                                          |
+//! |------------------|------------------------------------------|-------------------------------------------------------|
+//! | EINTR            | a signal came                            | the turn ends early, the next one goes on             |
+//! | EBUSY            | completions wait in the overflow list    | reap, then enter again                                |
+//! | EAGAIN, ENOMEM   | no memory for a request now              | what was not taken stays staged; a millisecond's pause|
+//! | EBADR            | a completion was lost                    | fatal: something would wait for ever                  |
+//! | any other        | the ring is not usable from here         | fatal                                                 |
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Admission;
+use super::after::After;
+use crate::runtime::abi;
+use crate::runtime::body::Lent;
+use crate::runtime::entry::Entry;
+use crate::runtime::inflight::{Key, Settled, Slots};
+use crate::runtime::metrics::Metrics;
+use crate::runtime::ring::{Ring, Wait};
+use crate::runtime::waking::{Wakers, Waking};
+
+/// How often one turn enters again for what the kernel could not post at once. The rest comes with the next turn, so
+/// that an endless stream of completions cannot keep tasks from running.
+const ROUNDS_MAX: usize = 16;
+
+/// How long a turn pauses when the kernel has no memory for a request.
+const STARVED_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a cancel that did not find its operation waits before it is sent once more.
+pub(super) const CANCEL_MISSED_PAUSE: Duration = Duration::from_millis(1);
+
+pub(super) struct Core {
+    pub(super) ring: Ring,
+    pub(super) slots: Slots,
+    pub(super) cancels: VecDeque<Key>,
+    /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
+    pub(super) missed: Vec<Key>,
+    pub(super) backlog: VecDeque<Key>,
+    /// In the order of their places, so that one of many is found by halving.
+    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) granted: BTreeSet<u64>,
+    pub(super) next_waiter: u64,
+    pub(super) wakers: Wakers,
+    pub(super) operations_max: usize,
+    /// The read of the eventfd of `unpark`, once it was made. It takes no place from the program's operations.
+    pub(super) armed: Option<Key>,
+    pub(super) after: After,
+    pub(super) closed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) place: u64,
+    pub(super) waking: Rc<Waking>,
+}
+
+impl Core {
+    pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
+        self.flush(metrics)?;
+        let missed = std::mem::take(&mut self.missed);
+        let wait = match wait {
+            _ if self.ring.is_ready() || self.after.len() > 0 => Wait::No,
+            Wait::Until(limit) if !missed.is_empty() => {
+                Wait::Until(Some(limit.map_or(CANCEL_MISSED_PAUSE, |limit| limit.min(CANCEL_MISSED_PAUSE))))
+            }
+            wait => wait,
+        };
+        // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing.
+        if wait != Wait::No || self.ring.staged() > 0 || self.ring.more_work() {
+            self.enter(wait, metrics)?;
+        }
+        self.reap(metrics);
+        if !missed.is_empty() {
+            self.cancels.extend(missed);
+        }
+        for _ in 0..ROUNDS_MAX {
+            if !self.ring.more_work() {
+                break;
+            }
+            metrics.overflows.add(u64::from(self.ring.is_overflowing()));
+            self.enter(Wait::No, metrics)?;
+            self.reap(metrics);
+        }
+        if !self.waiters.is_empty() {
+            self.grant();
+        }
+        Ok(())
+    }
+
+    /// Stage what is queued: cancels, then operations in the order of their first polls.
+    #[inline]
+    fn flush(&mut self, metrics: &Metrics) -> io::Result<()> {
+        while let Some(&key) = self.cancels.front() {
+            if !self.make_room(1, metrics)? {
+                return Ok(());
+            }
+            self.cancels.pop_front();
+            if self.slots.push_cancel(key) {
+                metrics.cancels.add(1);
+                self.ring.push(Lent::nothing(&cancel_entry(key)));
+            }
+        }
+        while let Some(&first) = self.backlog.front() {
+            // A linked chain must be taken by one enter: the kernel ends a chain at the end of a submission.
+            let chain = if self.slots.is_linked(first) { self.chain() } else { 1 };
+            if self.ring.space() < chain && !self.make_room(chain, metrics)? {
+                return Ok(());
+            }
+            for _ in 0..chain {
+                let Some(key) = self.backlog.pop_front() else {
+                    break;
+                };
+                let Self { ring, slots, .. } = self;
+                if slots.push(key, |lent| ring.push(lent)) {
+                    metrics.submissions.add(1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of the linked chain at the head of the queue.
+    fn chain(&self) -> usize {
+        self.backlog.iter().take_while(|key| self.slots.is_linked(**key)).count() + 1
+    }
+
+    /// Space for this many entries, by submitting what is staged if need be. False: the kernel takes none now.
+    fn make_room(&mut self, entries: usize, metrics: &Metrics) -> io::Result<bool> {
+        if self.ring.space() < entries {
+            self.enter(Wait::No, metrics)?;
+            self.reap(metrics);
+        }
+        Ok(self.ring.space() >= entries)
+    }
+
+    fn enter(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
+        metrics.enters.add(1);
+        let error = match self.ring.enter(wait) {
+            Ok(_taken) => return Ok(()),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::EINTR) => Ok(()),
+            Some(libc::EBUSY) => {
+                metrics.busy.add(1);
+                self.reap(metrics);
+                Ok(())
+            }
+            Some(libc::EAGAIN | libc::ENOMEM) => {
+                metrics.starved.add(1);
+                if !self.ring.is_ready() {
+                    std::thread::sleep(STARVED_PAUSE);
+                }
+                Ok(())
+            }
+            Some(libc::EBADR) => Err(io::Error::other(
+                "the kernel ran out of memory and lost a completion (EBADR); an operation would wait for ever",
+            )),
+            _ => Err(error),
+        }
+    }
+
+    fn reap(&mut self, metrics: &Metrics) {
+        let Self { ring, slots, after, backlog, cancels, missed, .. } = self;
+        let mut reaped = 0;
+        ring.reap(|cqe| {
+            reaped += 1;
+            match slots.settle(cqe) {
+                Settled::Nothing => {}
+                Settled::Wake(waking) => after.wake(waking),
+                Settled::Requeue(key) => {
+                    metrics.retries.add(1);
+                    backlog.push_back(key);
+                }
+                Settled::Cancel(key, waking) => {
+                    cancels.push_back(key);
+                    if let Some(waking) = waking {
+                        after.wake(waking);
+                    }
+                }
+                Settled::CancelMissed(key) => missed.push(key),
+                Settled::Dispose(slot, completion) => after.disposals.push_back((slot, completion)),
+                Settled::Stale => {
+                    metrics.stale.add(1);
+                    after.reports.push_back(cqe.user_data);
+                }
+            }
+        });
+        metrics.completions.add(reaped);
+    }
+
+    /// Whether an operation that comes now need not wait for another.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        // Nearly always there is room even with the driver's own operation counted in.
+        let bound = self.operations_max - self.granted.len();
+        !self.closed && self.waiters.is_empty() && (self.slots.active() < bound || self.operations() < bound)
+    }
+
+    #[inline(never)]
+    pub(super) fn admit(&mut self, place: Option<u64>, multishot: bool, waking: Rc<Waking>) -> Admission {
+        if self.closed {
+            return Admission::Closed(self.wakers.let_go(waking));
+        }
+        let granted = place.is_some_and(|place| self.granted.remove(&place));
+        if !(granted || place.is_none() && self.has_room()) {
+            if let Some(at) = place.and_then(|place| self.waiting_at(place)) {
+                let waiter = &mut self.waiters[at];
+                let old = std::mem::replace(&mut waiter.waking, waking);
+                return Admission::Wait(waiter.place, self.wakers.let_go(old));
+            }
+            let place = self.next_waiter;
+            self.next_waiter += 1;
+            self.waiters.push_back(Waiter { place, waking });
+            return Admission::Wait(place, None);
+        }
+        let (key, ticket, body) = self.slots.reserve(multishot, Some(waking));
+        Admission::Granted(key, ticket, body)
+    }
+
+    /// Note that these are to be woken when nothing is borrowed any more.
+    pub(super) fn wake(&mut self, wakings: impl IntoIterator<Item = Rc<Waking>>) {
+        for waking in wakings {
+            self.after.wake(waking);
+        }
+    }
+
+    pub(super) fn waiting_at(&self, place: u64) -> Option<usize> {
+        self.waiters.binary_search_by_key(&place, |waiter| waiter.place).ok()
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.backlog.is_empty() || !self.cancels.is_empty() || !self.missed.is_empty() || self.ring.staged() > 0
+    }
+
+    /// The program's operations that are queued or held by the kernel.
+    pub(super) fn operations(&self) -> usize {
+        let own = self.armed.is_some_and(|key| self.slots.is_active(key));
+        self.slots.active() - usize::from(own)
+    }
+
+    /// Give slots that have become free to those who wait, in their order.
+    pub(super) fn grant(&mut self) {
+        while self.operations() + self.granted.len() < self.operations_max
+            && let Some(waiter) = self.waiters.pop_front()
+        {
+            self.granted.insert(waiter.place);
+            self.after.wake(waiter.waking);
+        }
+    }
+}
+
+fn cancel_entry(key: Key) -> Entry {
+    Entry {
+        opcode: abi::ASYNC_CANCEL,
+        fd: -1,
+        addr: key.user_data(),
+        user_data: key.cancel_user_data(),
+        ..Entry::default()
+    }
+}

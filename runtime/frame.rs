@@ -1,0 +1,84 @@
+//! What an entry needs beside the operation that it is of.
+
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+use super::buf::Ticket;
+use super::completion::Creates;
+use super::entry::Entry;
+use super::registry::Registry;
+
+/// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
+/// It lives in the slot, so it moves as little as the operation does.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) entry: Entry,
+    pub(crate) ticket: Ticket,
+    pub(crate) creates: Creates,
+    pub(crate) retry: Retry,
+    /// The descriptor a CLOSE takes with it; closed here if the kernel never does.
+    pub(crate) closing: Option<OwnedFd>,
+    /// Regions of the registry that the entry lends, as (address, bytes).
+    pub(crate) flights: Vec<(usize, usize)>,
+    pub(crate) registry: Registry,
+    pub(crate) ring: u32,
+    pub(crate) vectors: Vec<libc::iovec>,
+}
+
+impl Frame {
+    pub(crate) fn new(ring: u32, registry: Registry) -> Self {
+        Self {
+            entry: Entry::default(),
+            ticket: Ticket::NONE,
+            creates: Creates::Nothing,
+            retry: Retry::Never,
+            closing: None,
+            flights: Vec::new(),
+            registry,
+            ring,
+            vectors: Vec::new(),
+        }
+    }
+
+    /// Forget the last operation, but for its entry, which only describing another replaces; keep its allocations.
+    #[inline]
+    pub(crate) fn reset(&mut self, ticket: Ticket, user_data: u64) {
+        self.entry.user_data = user_data;
+        self.ticket = ticket;
+        self.creates = Creates::Nothing;
+        self.retry = Retry::Never;
+        self.closing = None;
+        self.flights.clear();
+        self.vectors.clear();
+    }
+
+    /// The kernel has answered: a descriptor it closed is no longer ours. `CLOSE` releases the number whatever it answers
+    /// (`close(2)`, "Dealing with error returns"), unless it was cancelled before it ran.
+    #[inline]
+    pub(crate) fn settle_closing(&mut self, never_ran: bool) {
+        if !never_ran && let Some(closed) = self.closing.take() {
+            let _number_already_released = closed.into_raw_fd();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lends(&mut self, region: NonNull<u8>, len: usize) {
+        let address = region.addr().get();
+        if self.registry.contains(address, len) {
+            self.flights.push((address, len));
+        }
+    }
+}
+
+/// What to do when the kernel answers `EAGAIN`, or a signal got in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// The answer is the answer.
+    Never,
+    /// Only a signal is a reason to try again.
+    Signal,
+    /// Wait until the descriptor is readable, then try again.
+    Readable,
+    /// Wait until the descriptor is writable, then try again.
+    Writable,
+}
