@@ -208,6 +208,7 @@ impl Body {
         self.frame.borrow().retry
     }
 
+    #[inline]
     pub(crate) fn opcode(&self) -> u8 {
         self.frame.borrow().entry.opcode
     }

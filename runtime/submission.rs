@@ -156,9 +156,10 @@ impl Stage {
     /// The operation is described. Queueing it may run foreign code, so the stage is told first.
     #[inline]
     fn fly(&mut self, driver: Rc<Driver>, key: Key) {
-        let flight = Rc::clone(&driver);
         *self = Self::InFlight { driver, key };
-        flight.queue(key);
+        if let Self::InFlight { driver, key } = self {
+            driver.queue(*key);
+        }
     }
 }
 

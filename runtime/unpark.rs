@@ -67,12 +67,14 @@ impl Unpark {
     }
 
     /// Announces that the owner will sleep. `false`: somebody woke it meanwhile, so look for work and do not sleep.
+    #[inline]
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.state.prepare_sleep()
     }
 
     /// Takes the announcement back after the enter. A waker that saw it may still write: the sleep after this one then
     /// ends early, which is harmless.
+    #[inline]
     pub(crate) fn awake(&self) {
         self.state.awake();
     }

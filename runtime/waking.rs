@@ -54,6 +54,7 @@ impl Waking {
     }
 
     /// Wake the task. Foreign code: nothing may be borrowed.
+    #[inline]
     pub(crate) fn wake_by_ref(&self) {
         if let Some(waker) = &self.waker {
             waker.wake_by_ref();

@@ -23,12 +23,14 @@ pub(super) struct After {
 
 impl After {
     /// Have this woken, once, however many completions ask for it.
+    #[inline]
     pub(super) fn wake(&mut self, waking: Rc<Waking>) {
         if waking.enqueue() {
             self.wakes.push_back(waking);
         }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.wakes.len() + self.disposals.len() + self.reports.len()
     }
@@ -45,6 +47,7 @@ impl Driver {
     /// Run the foreign code that is left to run: all of it, also when some of it panics.
     ///
     /// One catch for all of it, which is entered again only after a panic.
+    #[inline]
     pub(super) fn carry_out(&self) {
         let mut panic = None;
         // What this leads to besides is for the next turn: foreign code must not keep this one for ever.

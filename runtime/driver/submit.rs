@@ -74,14 +74,9 @@ impl Driver {
 
     /// Whether the kernel knows this opcode. Asked for before it sees the entry: it would answer `EINVAL`, which reads
     /// like a wrong argument.
+    #[inline]
     pub(crate) fn check_opcode(&self, code: u8) -> io::Result<()> {
-        if self.setup.opcodes.contains(code) {
-            return Ok(());
-        }
-        Err(match Opcode::ALL.iter().find(|opcode| opcode.code() == code) {
-            Some(opcode) => opcode.unsupported(),
-            None => io::Error::new(io::ErrorKind::Unsupported, format!("this kernel does not know opcode {code}")),
-        })
+        if self.setup.opcodes.contains(code) { Ok(()) } else { Err(unknown_opcode(code)) }
     }
 
     /// Encoding -> vacant. The operation has left the body, and whoever described it its handle on that.
@@ -181,5 +176,13 @@ impl Driver {
                 self.arm_flush();
             }
         }
+    }
+}
+
+#[cold]
+fn unknown_opcode(code: u8) -> io::Error {
+    match Opcode::ALL.iter().find(|opcode| opcode.code() == code) {
+        Some(opcode) => opcode.unsupported(),
+        None => io::Error::new(io::ErrorKind::Unsupported, format!("this kernel does not know opcode {code}")),
     }
 }

@@ -57,6 +57,7 @@ impl Executor {
     }
 
     /// Runs at most `max` tasks, of those that are ready now. Returns how many it ran.
+    #[inline]
     pub(crate) fn run_some(&self, max: usize) -> usize {
         if self.shared.has_remote() {
             self.shared.take_remote(&self.local);
@@ -72,6 +73,7 @@ impl Executor {
     }
 
     /// Whether a task waits to be run.
+    #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         self.local.len() > 0 || self.shared.has_remote()
     }

@@ -37,6 +37,7 @@ impl Local {
         self.0.borrow_mut().pop_front()
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.0.borrow().len()
     }
@@ -154,6 +155,7 @@ impl Shared {
         self.remote_len.store(0, Ordering::Release);
     }
 
+    #[inline]
     pub(super) fn has_remote(&self) -> bool {
         self.remote_len.load(Ordering::Acquire) != 0
     }

@@ -108,11 +108,13 @@ impl KernelRing {
     }
 
     /// Entries that can be pushed before the next enter.
+    #[inline]
     pub(crate) fn space(&self) -> usize {
         (self.entries - self.staged) as usize
     }
 
     /// Entries pushed that the kernel has not consumed.
+    #[inline]
     pub(crate) fn staged(&self) -> usize {
         self.staged as usize
     }
@@ -127,6 +129,7 @@ impl KernelRing {
     /// # Panics
     ///
     /// If there is no space: I7, an entry pushed over another would be lost with its memory held for ever.
+    #[inline]
     pub(crate) unsafe fn push(&mut self, entry: &Entry) {
         assert!(self.space() > 0, "the submission queue is full: enter the ring before pushing again");
         // SAFETY: both types are 64 plain bytes in the kernel's order, alike in size and alignment (asserted above).
@@ -158,6 +161,7 @@ impl KernelRing {
     /// # Errors
     ///
     /// `EINTR`, `EAGAIN`, `EBUSY` and the like as the kernel gives them; nothing was consumed then.
+    #[inline]
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
         let (wait_for, limit) = match wait {
             Wait::No => (0, None),
@@ -193,6 +197,7 @@ impl KernelRing {
     ///
     /// The head is advanced once, at the end. Completions the kernel keeps aside come with the next enter; see
     /// [`more_work`](Self::more_work).
+    #[inline]
     pub(crate) fn reap(&mut self, mut sink: impl FnMut(Cqe)) -> usize {
         let completions = self.ring.completion();
         let count = completions.len();
@@ -215,6 +220,7 @@ impl KernelRing {
     }
 
     /// Whether a completion is there to be taken.
+    #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         // SAFETY: I6: as for `more_work`, the head written back is the one read.
         // Tested by `a_limited_wait_ends_by_itself`.
@@ -223,6 +229,7 @@ impl KernelRing {
     }
 
     /// Whether an enter would bring more at once: deferred work, or completions kept aside.
+    #[inline]
     pub(crate) fn more_work(&self) -> bool {
         // SAFETY: I6: this thread alone uses the ring, and no other view of the queue lives during this call, so the
         // tail that the view writes back is the one it read. Tested by `deferred_work_is_announced`.
@@ -268,6 +275,7 @@ impl KernelRing {
 }
 
 impl KernelRing {
+    #[inline]
     fn enter_raw(
         &self,
         wait_for: c_long,

@@ -49,6 +49,7 @@ pub(crate) enum Ring {
 
 impl Ring {
     /// Entries that can be pushed before the next enter.
+    #[inline]
     pub(crate) fn space(&self) -> usize {
         match self {
             Self::Kernel(ring) => ring.space(),
@@ -58,6 +59,7 @@ impl Ring {
     }
 
     /// Entries pushed and not yet taken by the kernel.
+    #[inline]
     pub(crate) fn staged(&self) -> usize {
         match self {
             Self::Kernel(ring) => ring.staged(),
@@ -67,6 +69,7 @@ impl Ring {
     }
 
     /// Stage one entry for the next enter. There must be space.
+    #[inline]
     pub(crate) fn push(&mut self, lent: Lent<'_>) {
         match self {
             Self::Kernel(ring) => {
@@ -97,6 +100,7 @@ impl Ring {
     }
 
     /// One system call: submit what is staged, run what the kernel has deferred, and sleep if asked to.
+    #[inline]
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
         match self {
             Self::Kernel(ring) => ring.enter(wait),
@@ -107,6 +111,7 @@ impl Ring {
     }
 
     /// Take every completion that is there.
+    #[inline]
     pub(crate) fn reap(&mut self, sink: impl FnMut(Cqe)) {
         match self {
             Self::Kernel(ring) => {
@@ -118,6 +123,7 @@ impl Ring {
     }
 
     /// Whether completions can be taken without an enter.
+    #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         match self {
             Self::Kernel(ring) => ring.is_ready(),
@@ -127,6 +133,7 @@ impl Ring {
     }
 
     /// Whether only an enter brings what is ready: deferred work, or completions that found the queue full.
+    #[inline]
     pub(crate) fn more_work(&self) -> bool {
         match self {
             Self::Kernel(ring) => ring.more_work(),
