@@ -29,7 +29,7 @@ impl Driver {
 
     /// Cancel everything, reap every completion, refuse what comes after.
     ///
-    /// Waits for the kernel as long as [`Config::shutdown_timeout`] says. What it does not let go of by then (a
+    /// Waits for the kernel as long as [`Config::shutdown_timeout`](crate::Config::shutdown_timeout) says. What it does not let go of by then (a
     /// worker stuck in an uninterruptible sleep, say) is leaked together with the registry's pages: freeing it would
     /// hand memory to others that the kernel may still write. A future that outlives this resolves with what its
     /// operation came to, or with `ECANCELED`.
