@@ -228,7 +228,8 @@ impl<O: MultishotOperation> Multishot<O> {
         Self { operation: Some(operation), stage: Stage::Fresh }
     }
 
-    /// Ask for the end of the operation: the stream yields what has already come, then how it ended, then ends.
+    /// Ask for the end of the operation: the stream yields what has already come, then how it ended if the kernel had
+    /// it, then ends.
     pub fn cancel(&mut self) {
         if let Stage::InFlight { driver, key } = &self.stage {
             driver.cancel(*key);

@@ -25,7 +25,8 @@ pub enum RelayRoute {
     Auto,
     /// `splice(2)` without waiting, with polls in the ring.
     Inline,
-    /// The ring's own splice, on kernel worker threads.
+    /// The ring's own splice, on kernel worker threads. A stream that is a pipe itself needs no pipe between, and is
+    /// spliced inline.
     Ring,
     /// Receive into pages of the registry, and send from them.
     Copy,
