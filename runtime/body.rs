@@ -132,7 +132,7 @@ impl Body {
     /// Have the entry pushed, and hold the operation until [`release`](Self::release).
     ///
     /// The entry is pushed from where it lies, as it was described: a field set now, or a copy on the way, would be
-    /// loaded in other widths than it was just stored, which costs a processor some 5 ns.
+    /// loaded in other widths than it was just stored, for which a processor waits until the stores are done.
     #[inline]
     pub(crate) fn lend(&self, push: impl FnOnce(Lent<'_>)) {
         assert!(!self.held.replace(true), "the kernel holds this operation already");

@@ -34,7 +34,7 @@ use super::operation::{MultishotOperation, Operation};
 /// When polled again after it has completed, or inside another runtime than the one it started in.
 pub struct Submission<O: Operation> {
     /// Until the operation has its slot. Beside the stage and not in it, so that neither moves with the other: a move
-    /// loads what was just stored in other widths, which costs a processor some 5 ns each time.
+    /// loads what was just stored in other widths, for which a processor waits until the stores are done.
     operation: Option<O>,
     stage: Stage,
     cancelled: bool,

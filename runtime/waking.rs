@@ -2,8 +2,9 @@
 //!
 //! The plain version keeps a clone of the waker in each slot. Cloning, waking and dropping one are each an atomic
 //! operation on the task's count, and a task with 32 operations in flight is then woken 32 times for what one turn
-//! brings. Here the slots of a task share one clone by a plain count, and a turn wakes it once. Measured with the
-//! `nop` benchmark: some 60 ns less for each operation.
+//! brings. Here the slots of a task share one clone by a plain count, and a turn wakes it once. What that saves was
+//! measured together with slots that stay in their place (`inflight`): by callgrind 2,233 instructions of user code for
+//! each NOP became 1,448 in batches of 1, and 1,404 became 776 in batches of 32.
 //!
 //! The last waker seen is kept at hand, because the next operation is most often the same task's, but not beyond the
 //! next turn: nothing of a task that has ended is kept while the ring sleeps.
