@@ -6,6 +6,7 @@
 
 mod machine;
 mod statistics;
+mod watchdog;
 
 use std::io;
 use std::path::PathBuf;
@@ -14,12 +15,14 @@ use clap::Parser;
 use serde_json::json;
 
 use statistics::Spread;
+use watchdog::Watchdog;
 
 /// One benchmark run: what was asked for on the command line, and the rows measured so far.
 pub(crate) struct Bench {
     name: &'static str,
     args: Args,
     rows: Vec<Row>,
+    watchdog: Watchdog,
 }
 
 /// The same work done in one of the ways that are compared.
@@ -72,7 +75,7 @@ impl Bench {
     pub(crate) fn open(name: &'static str) -> Self {
         let args = Args::parse();
         println!("{name}: commit {}, Linux {}, {}", machine::commit(), machine::kernel(), machine::cpu());
-        Bench { name, args, rows: Vec::new() }
+        Bench { name, args, rows: Vec::new(), watchdog: Watchdog::start() }
     }
 
     /// Whether this run only checks that the benchmark works, so that its sizes should be small.
@@ -91,7 +94,8 @@ impl Bench {
         for round in 0..warm_up + rounds {
             for index in order(variants.len(), round as usize) {
                 let variant = &mut variants[index];
-                let measures = (variant.run)().map_err(|error| {
+                let name = format!("{case}/{}", variant.name);
+                let measures = self.watchdog.watch(&name, || (variant.run)()).map_err(|error| {
                     io::Error::new(error.kind(), format!("{case}/{} failed in round {round}: {error}", variant.name))
                 })?;
                 if round >= warm_up {
