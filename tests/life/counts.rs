@@ -7,8 +7,9 @@ use std::time::Duration;
 use ringmain::{Config, Fd, JoinHandle, RingMode, Runtime, ops};
 
 use crate::parked::parked_splice;
+use crate::turns::{one_turn, pipe, poll_once, settled, sockets};
 use crate::unmapping::{LARGE, mapped};
-use crate::{Census, alone, one_turn, pipe, poll_once, rings, settled, sockets, workers_end};
+use crate::{Census, alone, rings, workers_end};
 
 /// Eight tasks that wait for what never comes: in memory, in pages, for a connection, in a worker thread.
 fn wait_for_ever(runtime: &Runtime) -> (Vec<JoinHandle<()>>, impl Sized + use<>) {

@@ -9,14 +9,11 @@ mod memory;
 mod parked;
 #[path = "../rings/mod.rs"]
 mod rings;
+#[path = "../turns/mod.rs"]
+mod turns;
 mod unmapping;
 
-use std::os::fd::OwnedFd;
-use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
-
-use ringmain::{Driver, Fd, ops};
 
 #[global_allocator]
 static ALLOCATOR: unmapping::Unmapping = unmapping::Unmapping;
@@ -58,33 +55,4 @@ fn workers_end() {
         assert!(started.elapsed().as_secs() < 60, "{} worker threads stay", workers());
         std::thread::yield_now();
     }
-}
-
-/// Poll a future once, as the task that calls this.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx))).await
-}
-
-/// One turn of the ring: what was queued before it is with the kernel after it.
-async fn one_turn() {
-    ops::nop().await.expect("nothing can go wrong with nothing");
-}
-
-/// Turn until the kernel has let go of everything.
-async fn settled() {
-    while Driver::current().operations_active() > 0 {
-        one_turn().await;
-    }
-}
-
-/// A pipe whose reading end is the runtime's. It blocks, as a pipe that somebody else made does.
-fn pipe() -> (Fd, std::io::PipeWriter) {
-    let (reader, writer) = std::io::pipe().expect("there are descriptors");
-    (Fd::new(reader.into()), writer)
-}
-
-/// Two connected stream sockets, the first one the runtime's.
-fn sockets() -> (Fd, std::os::unix::net::UnixStream) {
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("there are descriptors");
-    (Fd::new(OwnedFd::from(ours)), theirs)
 }

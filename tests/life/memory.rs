@@ -11,8 +11,9 @@ use ringmain::ops::net::TcpStream;
 use ringmain::{Fd, FixedBuf, Runtime, ops};
 
 use crate::parked::parked_splice;
+use crate::turns::{one_turn, pipe, poll_once, settled, sockets};
 use crate::unmapping::mapped;
-use crate::{Census, alone, one_turn, pipe, poll_once, rings, settled, sockets, workers_end};
+use crate::{Census, alone, rings, workers_end};
 
 const BUFFER: usize = 64 << 10;
 

@@ -8,7 +8,8 @@ use futures::future::{self, Either, join_all};
 use ringmain::{Config, Fd, Runtime, Wait, ops, sleep};
 use rustix::io::Errno;
 
-use crate::{errno, one_turn, pipe, poll_once, rings, settled, sockets};
+use crate::turns::{one_turn, pipe, poll_once, settled, sockets};
+use crate::{errno, rings};
 
 /// The played kernel takes nothing, in each of the ways in which an enter may fail, after the read was pushed.
 #[test]

@@ -7,7 +7,8 @@ use futures::future::join_all;
 use ringmain::ops;
 use rustix::io::Errno;
 
-use crate::{errno, one_turn, pipe, poll_once, rings, settled, sockets};
+use crate::turns::{one_turn, pipe, poll_once, settled, sockets};
+use crate::{errno, rings};
 
 #[test]
 fn c13_a_queued_read_never_meets_the_next_file_of_its_number() {

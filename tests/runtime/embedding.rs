@@ -15,7 +15,8 @@ use ringmain::{Driver, Fd, Runtime, Submission, Wait, ops};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 
-use crate::{one_turn, pipe, poll_once, rings, settled};
+use crate::rings;
+use crate::turns::{one_turn, pipe, poll_once, settled};
 
 /// The compile-time half: an operation cannot be carried to another thread, so none is ever submitted by a thread
 /// that may end before it. (The two implementations overlap, and `some` is ambiguous, for a type that is `Send`.)

@@ -9,7 +9,8 @@ use ringmain::{Config, Fd, Mode, OFlags, PollFlags, Runtime, Submission, Wait, o
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-use crate::{errno, one_turn, pipe, poll_once, rings, settled};
+use crate::turns::{one_turn, pipe, poll_once, settled};
+use crate::{errno, rings};
 
 #[test]
 fn e08_what_a_submit_leaves_goes_with_the_next() {

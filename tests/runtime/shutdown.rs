@@ -10,7 +10,7 @@ use ringmain::{Config, Fd, Runtime, ops};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::parked::parked_splice;
-use crate::{one_turn, pipe, poll_once, settled};
+use crate::turns::{one_turn, pipe, poll_once, settled};
 
 /// Less than the runtime's own patience: within it the kernel must have let go, or the operations were leaked.
 const PATIENCE: Duration = Duration::from_secs(4);
