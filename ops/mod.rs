@@ -84,7 +84,7 @@ pub use open::{Open, open};
 pub use pipe::{PipeReader, PipeWriter, pipe, pipe_sized};
 pub use poll::{PollOnce, poll, readable, writable};
 pub use read::{Read, read, read_at};
-pub use read_fixed::{FixedBytes, ReadFixed, read_fixed, read_fixed_at};
+pub use read_fixed::{FixedBytes, FixedSource, ReadFixed, read_fixed, read_fixed_at};
 pub use readv::{Readv, readv, readv_at};
 pub use recv::{Recv, recv};
 pub use relay::{Flow, Forward, Forwarded, Relay, RelayRoute, Relayed, forward, relay};

@@ -2,20 +2,29 @@ use std::io;
 use std::os::fd::AsFd;
 
 use super::BufResult;
-use crate::runtime::{Completion, Encoded, Fd, FdHold, Fill, FixedBuf, IoBufMut, Operation, Slice, Sqe, Submission};
+use crate::runtime::{
+    Completion, Encoded, Fd, FdHold, Fill, FixedBuf, IoBuf, IoBufMut, Operation, SharedBuf, Slice, Sqe, Submission,
+};
 
-/// Leased pages of a registry, whole or narrowed: what the fixed operations take.
-pub trait FixedBytes: IoBufMut + sealed::Sealed {}
+/// Bytes of a registry, exclusive or shared, whole or narrowed: what the fixed writes take.
+pub trait FixedSource: IoBuf + sealed::Sealed {}
 
+/// Leased pages of a registry, whole or narrowed: what the fixed reads take.
+pub trait FixedBytes: IoBufMut + FixedSource {}
+
+impl FixedSource for FixedBuf {}
+impl FixedSource for SharedBuf {}
+impl<B: FixedSource> FixedSource for Slice<B> {}
 impl FixedBytes for FixedBuf {}
 impl<B: FixedBytes> FixedBytes for Slice<B> {}
 
 mod sealed {
-    use super::{FixedBuf, FixedBytes, Slice};
+    use super::{FixedBuf, FixedSource, SharedBuf, Slice};
 
     pub trait Sealed {}
     impl Sealed for FixedBuf {}
-    impl<B: FixedBytes> Sealed for Slice<B> {}
+    impl Sealed for SharedBuf {}
+    impl<B: FixedSource> Sealed for Slice<B> {}
 }
 
 /// `read_fixed(fd, buffer)`: reads what comes next into registered pages, which the kernel need not pin again.

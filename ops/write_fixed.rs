@@ -1,13 +1,14 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{BufResult, FixedBytes};
+use super::{BufResult, FixedSource};
 use crate::runtime::{Completion, Encoded, Fd, FdHold, Operation, Sqe, Submission};
 
 /// `write_fixed(fd, buffer)`: writes from registered pages, which the kernel need not pin again.
 ///
 /// To a stream (a pipe or a socket, too), or at a file's own position. As [`write`](super::write()) otherwise. Where
-/// the runtime could not register its pages, this is a plain write of the same memory.
+/// the runtime could not register its pages, this is a plain write of the same memory. A clone of a
+/// [`SharedBuf`](crate::SharedBuf) for each lets several writes send one page at once.
 ///
 /// # Cancel safety
 /// As [`write`](super::write()).
@@ -36,7 +37,7 @@ use crate::runtime::{Completion, Encoded, Fd, FdHold, Operation, Sqe, Submission
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[doc(alias = "IORING_OP_WRITE_FIXED")]
-pub fn write_fixed<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<WriteFixed<B>> {
+pub fn write_fixed<B: FixedSource>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<WriteFixed<B>> {
     Submission::new(WriteFixed { fd: fd.as_ref().hold(), buffer, offset: None })
 }
 
@@ -51,7 +52,7 @@ pub fn write_fixed<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B) -> Submission<
 /// # Kernel
 /// `IORING_OP_WRITE_FIXED`, Linux 5.1.
 #[doc(alias = "IORING_OP_WRITE_FIXED")]
-pub fn write_fixed_at<B: FixedBytes>(fd: &impl AsRef<Fd>, buffer: B, offset: u64) -> Submission<WriteFixed<B>> {
+pub fn write_fixed_at<B: FixedSource>(fd: &impl AsRef<Fd>, buffer: B, offset: u64) -> Submission<WriteFixed<B>> {
     Submission::new(WriteFixed { fd: fd.as_ref().hold(), buffer, offset: Some(offset) })
 }
 
@@ -63,7 +64,7 @@ pub struct WriteFixed<B> {
     offset: Option<u64>,
 }
 
-impl<B: FixedBytes> Operation for WriteFixed<B> {
+impl<B: FixedSource> Operation for WriteFixed<B> {
     type Output = BufResult<B>;
 
     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::completion::Completion;
-use super::registry::FixedBuf;
+use super::registry::{FixedBuf, SharedBuf};
 
 /// `IoBuf` - an owned buffer whose bytes an operation can send or write.
 ///
@@ -131,7 +131,7 @@ macro_rules! sends {
     };
 }
 
-sends!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Rc<[u8]>, &'static [u8], &'static str, String, FixedBuf);
+sends!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Rc<[u8]>, &'static [u8], &'static str, String, FixedBuf, SharedBuf);
 
 impl<const N: usize> IoBuf for [u8; N] {
     fn bytes(&self) -> &[u8] {

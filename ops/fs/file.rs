@@ -7,7 +7,8 @@ use std::path::Path;
 use super::OpenOptions;
 use crate::ops::accept::FromCreated;
 use crate::ops::{
-    self, Close, FixedBytes, Fsync, InFlight, Open, Read, ReadExact, ReadFixed, Write, WriteAll, WriteFixed,
+    self, Close, FixedBytes, FixedSource, Fsync, InFlight, Open, Read, ReadExact, ReadFixed, Write, WriteAll,
+    WriteFixed,
 };
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
@@ -123,7 +124,7 @@ impl File {
     ///
     /// # Errors
     /// As [`ops::write_fixed_at`].
-    pub fn write_fixed_at<B: FixedBytes>(&self, buffer: B, offset: u64) -> Submission<WriteFixed<B>> {
+    pub fn write_fixed_at<B: FixedSource>(&self, buffer: B, offset: u64) -> Submission<WriteFixed<B>> {
         ops::write_fixed_at(self, buffer, offset)
     }
 

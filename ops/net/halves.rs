@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::{Family, Sending, Stream};
-use crate::ops::{FixedBytes, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed};
+use crate::ops::{FixedBytes, FixedSource, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed};
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
 /// The receiving half of a [`Stream`].
@@ -85,7 +85,7 @@ impl<F: Family> OwnedWriteHalf<F> {
     }
 
     /// As [`Stream::send_fixed`].
-    pub fn send_fixed<B: FixedBytes>(&mut self, buffer: B) -> Sending<'_, Submission<WriteFixed<B>>> {
+    pub fn send_fixed<B: FixedSource>(&mut self, buffer: B) -> Sending<'_, Submission<WriteFixed<B>>> {
         self.stream.send_fixed(buffer)
     }
 

@@ -10,7 +10,8 @@ use socket2::SockRef;
 use super::{Family, OwnedReadHalf, OwnedWriteHalf, Sending, halves};
 use crate::ops::accept::FromCreated;
 use crate::ops::{
-    self, FixedBytes, InFlight, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed, recv, recv_exact, send, send_all,
+    self, FixedBytes, FixedSource, InFlight, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed, recv, recv_exact,
+    send, send_all,
 };
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
@@ -91,7 +92,7 @@ impl<F: Family> Stream<F> {
     ///
     /// # Errors
     /// As [`ops::write_fixed`](ops::write_fixed()), which may raise `SIGPIPE` where the program does not ignore it.
-    pub fn send_fixed<B: FixedBytes>(&mut self, buffer: B) -> Sending<'_, Submission<WriteFixed<B>>> {
+    pub fn send_fixed<B: FixedSource>(&mut self, buffer: B) -> Sending<'_, Submission<WriteFixed<B>>> {
         Sending::new(ops::write_fixed(self, buffer))
     }
 

@@ -166,8 +166,12 @@ impl Arena {
     pub(super) fn offset_of(&self, addr: usize, len: usize) -> Option<usize> {
         let offset = addr.checked_sub(self.mapping.base.addr().get())?;
         let end = offset.checked_add(len).filter(|end| *end <= self.mapping.bytes)?;
+        self.is_in_one_entry(&(offset..end)).then_some(offset)
+    }
+
+    fn is_in_one_entry(&self, bytes: &Range<usize>) -> bool {
         let entry_bytes = self.entry_pages * PAGE_BYTES;
-        (len == 0 || offset / entry_bytes == (end - 1) / entry_bytes).then_some(offset)
+        bytes.is_empty() || bytes.start / entry_bytes == (bytes.end - 1) / entry_bytes
     }
 
     fn pages_at(&self, addr: usize, len: usize) -> Range<usize> {
@@ -243,6 +247,31 @@ impl Segment {
         let rest = Self { arena: Arc::clone(&self.arena), bytes: cut..self.bytes.end };
         self.bytes.end = cut;
         rest
+    }
+
+    /// Joins the segment that begins where this one ends; else gives it back.
+    pub(super) fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
+        let cut = self.bytes.end;
+        let is_adjacent = Arc::ptr_eq(&self.arena, &next.arena) && cut == next.bytes.start;
+        let both = self.bytes.start..next.bytes.end;
+        if !is_adjacent || !self.arena.is_in_one_entry(&both) {
+            return Err(next);
+        }
+        let (has_front, has_back) = (!self.bytes.is_empty(), !next.bytes.is_empty());
+        // From here on the bytes are this segment's, and the other one has none to release.
+        next.bytes.start = next.bytes.end;
+        self.bytes = both;
+        // A page that was cut had a holder for each part.
+        if has_front && has_back && !cut.is_multiple_of(PAGE_BYTES) {
+            self.arena.ledger().join(cut / PAGE_BYTES);
+        }
+        Ok(())
+    }
+
+    /// The largest power of two, in bytes, that the address is a multiple of; at most a huge page.
+    pub(super) fn alignment(&self) -> usize {
+        let addr = self.arena.mapping.at(self.bytes.start).addr().get();
+        1 << addr.trailing_zeros().min(HUGE_BYTES.trailing_zeros())
     }
 }
 

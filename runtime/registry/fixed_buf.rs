@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Registry;
 use super::arena::Segment;
+use super::shared_buf::SharedBuf;
 
 /// `FixedBuf` - a lease of bytes of a [`Registry`]: a buffer that the kernel knows already.
 ///
@@ -113,7 +114,7 @@ impl FixedBuf {
     /// the rest.
     ///
     /// Nothing is copied. `at` can be any byte; a page that is cut is free again when both parts are gone. Visible
-    /// bytes stay visible in the part where they are. The parts cannot be joined again.
+    /// bytes stay visible in the part where they are. [`unsplit`](Self::unsplit) joins the parts again.
     ///
     /// # Panics
     ///
@@ -154,6 +155,60 @@ impl FixedBuf {
     pub fn split_to(&mut self, at: usize) -> Self {
         let rest = self.split_off(at);
         std::mem::replace(self, rest)
+    }
+
+    /// `unsplit(next)` - joins the lease that begins where this one ends, in the same registry.
+    ///
+    /// Nothing is copied. The visible bytes of both are visible in the whole.
+    ///
+    /// # Errors
+    ///
+    /// Both come back as they were if `next` does not begin where this one ends (two leases that were never one may
+    /// happen to be neighbours, and then can be joined), or if bytes that are not visible would come to lie before
+    /// some that are: that is, if this one is not filled up to its capacity and `next` shows any.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let registry = ringmain::Registry::new(1)?;
+    /// let mut front = registry.try_lease(100).expect("the page is free");
+    /// let back = front.split_off(60);
+    /// let whole = front.unsplit(back).expect("they are neighbours");
+    /// assert_eq!(whole.capacity(), 100);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn unsplit(mut self, next: Self) -> Result<Self, (Self, Self)> {
+        if self.len < self.capacity() && next.len > 0 {
+            return Err((self, next));
+        }
+        let Self { segment, len } = next;
+        match self.segment.unsplit(segment) {
+            Ok(()) => {
+                self.len += len;
+                Ok(self)
+            }
+            Err(segment) => Err((self, Self { segment, len })),
+        }
+    }
+
+    /// `freeze()` - makes the visible bytes read-only, to be held and read by several.
+    ///
+    /// Nothing is copied. The rest of the capacity stays with it and is there again after
+    /// [`try_into_exclusive`](SharedBuf::try_into_exclusive). One small allocation counts the holders.
+    #[must_use = "the bytes are released when the last holder is dropped"]
+    pub fn freeze(self) -> SharedBuf {
+        SharedBuf::freeze(self.segment, self.len)
+    }
+
+    /// `alignment()` - the largest power of two, in bytes, that the address is a multiple of; 2 MiB at most.
+    ///
+    /// A fresh lease begins at a page: 4096 at least, which is enough for O_DIRECT on every common device. A part that
+    /// was split off can begin at any byte.
+    #[must_use]
+    pub fn alignment(&self) -> usize {
+        self.segment.alignment()
     }
 
     /// `registry()` - a handle of the registry that the pages belong to.

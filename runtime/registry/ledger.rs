@@ -97,6 +97,13 @@ impl Ledger {
         *holders += 1;
     }
 
+    /// Two segments on this page have become one.
+    pub(super) fn join(&mut self, page: usize) {
+        let holders = &mut self.holders[page];
+        assert!(*holders > 1, "page {page} is joined though nobody else holds it");
+        *holders -= 1;
+    }
+
     /// One segment less has bytes on these pages. A page that this leaves without holder is free.
     pub(super) fn release(&mut self, pages: Range<usize>, in_flight: impl Fn(usize) -> bool, woken: &mut Vec<Waker>) {
         self.put_back(pages, in_flight);

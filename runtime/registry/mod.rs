@@ -4,7 +4,8 @@
 //! once. What is registered must then stay where it is for as long as the ring lives, belong to one holder at a time,
 //! and come back when it is no longer needed, also when that holder is an operation whose future is long gone.
 //!
-//! * **I4 lease**: registered bytes are reachable through one [`FixedBuf`] only. All of them are zeroed when they are
+//! * **I4 lease**: registered bytes are reachable through one [`FixedBuf`] only, or are read-only in one lease that several
+//!   [`SharedBuf`]s hold. All of them are zeroed when they are
 //!   mapped, so there is no uninitialised byte in a registry.
 //! * **I5 shutdown**: the memory is unmapped after the last handle, lease and operation are gone, or never.
 //! * **I7 bound**: the queue for pages has one place for each living [`Lease`] and gives it up with it.
@@ -20,6 +21,7 @@ mod free_pages;
 mod lease;
 mod ledger;
 mod registration;
+mod shared_buf;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +35,7 @@ use arena::Arena;
 pub use fixed_buf::FixedBuf;
 pub use lease::Lease;
 use registration::Registration;
+pub use shared_buf::SharedBuf;
 
 /// What the registry counts in, whatever the machine's own pages are.
 pub(crate) const PAGE_BYTES: usize = 4096;

@@ -462,3 +462,76 @@ fn leases_cross_threads_and_counts_still_sum() {
     });
     assert_eq!(parts(&registry), (6, 0, 0));
 }
+
+#[test]
+fn parts_of_a_lease_are_joined_again_and_strangers_come_back() {
+    let registry = with_entry_pages(8, 4);
+    let mut front = registry.try_lease(3 * 4096).expect("the pages are free");
+    front.set_len(3 * 4096);
+    let mut back = front.split_off(5000);
+    let last = back.split_off(4096);
+    assert_eq!(parts(&registry), (5, 3, 0));
+    let (front, last) = front.unsplit(last).expect_err("the middle is missing");
+    let whole = front.unsplit(back).expect("they are neighbours").unsplit(last).expect("and so are these");
+    assert_eq!((whole.len(), whole.capacity()), (3 * 4096, 3 * 4096));
+    drop(whole);
+    assert_eq!(parts(&registry), (8, 0, 0), "no page keeps a holder of the parts");
+
+    let last_of_one = registry.try_lease(4 * 4096).expect("the first entry is free");
+    let first_of_next = registry.try_lease(4096).expect("the second entry is free");
+    assert!(last_of_one.unsplit(first_of_next).is_err(), "no lease crosses an entry");
+    let mut front = registry.try_lease(100).expect("a page is free");
+    let mut back = front.split_off(50);
+    back.set_len(1);
+    assert!(front.unsplit(back).is_err(), "hidden bytes would come before visible ones");
+    assert_eq!(parts(&registry), (8, 0, 0));
+}
+
+#[test]
+fn a_frozen_lease_has_many_readers_and_is_exclusive_again_with_the_last() {
+    let registry = registry(2);
+    let mut lease = registry.try_lease(5000).expect("the pages are free");
+    lease.as_capacity_mut()[..10].copy_from_slice(b"0123456789");
+    lease.set_len(10);
+    let mut head = lease.freeze();
+    let mut tail = head.split_off(4);
+    let middle = tail.split_to(3);
+    assert_eq!((&head[..], &middle[..], &tail[..]), (&b"0123"[..], &b"456"[..], &b"789"[..]));
+    let reader = thread::spawn({
+        let middle = middle.clone();
+        move || middle[..] == b"456"[..]
+    });
+    assert!(reader.join().expect("the reader ends"));
+    let (head, tail) = head.unsplit(tail).expect_err("the middle is missing");
+    drop(tail);
+    let joined = head.unsplit(middle).expect("they are neighbours");
+    assert_eq!(&joined[..], b"0123456");
+    let part = joined.slice(2..=4);
+    let lease = part.try_into_exclusive().expect("it is the only holder");
+    assert_eq!((&lease[..], lease.capacity()), (&b"234"[..], 4998));
+    assert_eq!(parts(&registry), (0, 2, 0));
+    drop(lease);
+    assert_eq!(parts(&registry), (2, 0, 0));
+}
+
+#[cfg(feature = "bytes")]
+#[test]
+fn bytes_of_a_lease_come_back_as_a_lease_and_hold_its_page() {
+    use bytes::Bytes;
+    let (registry, other) = (registry(1), registry(1));
+    let mut lease = registry.try_lease(10).expect("the page is free");
+    lease.as_capacity_mut().copy_from_slice(b"0123456789");
+    lease.set_len(10);
+    let bytes = Bytes::from(lease.freeze());
+    let bytes = other.share(bytes).expect_err("it lies in another registry");
+    let shared = registry.share(bytes.slice(2..8)).expect("it lies here").slice(1..);
+    drop(bytes);
+    assert_eq!((&shared[..], parts(&registry)), (&b"34567"[..], (0, 1, 0)));
+    let shared = shared.try_into_exclusive().expect_err("who else has the bytes is not known");
+    let bytes = Bytes::from(shared);
+    assert_eq!(&bytes[..], b"34567");
+    let owned = Bytes::from_owner(other.try_lease(1).expect("the page is free"));
+    assert!(registry.share(owned).is_err());
+    drop(bytes);
+    assert_eq!(parts(&registry), (1, 0, 0));
+}

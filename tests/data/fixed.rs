@@ -240,3 +240,24 @@ fn f12_the_visible_length_is_what_the_last_read_brought() {
         });
     });
 }
+
+#[test]
+fn one_frozen_page_is_written_to_many_at_once() {
+    without_hanging(|| {
+        rings::each(|runtime| {
+            let content = pattern(5, 4096);
+            let page = lease_with(&runtime, &content).freeze();
+            let pipes: Vec<_> = (0..8).map(|_| ops::pipe().unwrap()).collect();
+            runtime.block_on(async {
+                let writes = pipes.iter().map(|(_, writer)| ops::write_fixed(writer, page.clone()));
+                let written = futures::future::join_all(writes).await;
+                for ((count, part), (reader, _)) in written.into_iter().zip(&pipes) {
+                    assert_eq!((count.unwrap(), part.len()), (4096, 4096));
+                    assert!(drain(reader) == content, "every reader sees the one page");
+                }
+            });
+            let mut page = page.try_into_exclusive().expect("the writes have given their clones back");
+            assert!(page.as_capacity_mut() == &content[..]);
+        });
+    });
+}
