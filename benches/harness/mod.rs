@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use serde_json::json;
 
-use statistics::Spread;
+pub(crate) use statistics::Spread;
 use watchdog::Watchdog;
 
 /// One benchmark run: what was asked for on the command line, and the rows measured so far.
@@ -46,6 +46,9 @@ pub(crate) struct Row {
     pub(crate) metric: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) spread: Spread,
+    /// The values in the order of the rounds, so that two rows can be compared within each; one that a round could not
+    /// tell is not a number.
+    pub(crate) values: Vec<f64>,
 }
 
 #[derive(Parser)]
@@ -57,6 +60,9 @@ struct Args {
     /// Measured rounds of each case, after one that is thrown away.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Run only these cases, by their whole names, with a comma between two.
+    #[arg(long, value_delimiter = ',')]
+    cases: Vec<String>,
     /// Run only what contains one of these in its `case/variant`.
     filters: Vec<String>,
     /// Cargo passes this to every benchmark; it changes nothing.
@@ -86,7 +92,14 @@ impl Bench {
     /// Runs the variants of one case in interleaved rounds, prints their table and returns its rows.
     ///
     /// Ratios in the table are to the variant named `baseline`, where the filters left it in.
-    pub(crate) fn case(&mut self, case: &str, baseline: &str, mut variants: Vec<Variant>) -> io::Result<Vec<Row>> {
+    pub(crate) fn case(&mut self, case: &str, baseline: &str, variants: Vec<Variant>) -> io::Result<Vec<Row>> {
+        let rows = self.measure(case, variants)?;
+        print_table(case, baseline, &rows);
+        Ok(rows)
+    }
+
+    /// Runs the variants of one case in interleaved rounds and returns its rows, for a table of the benchmark's own.
+    pub(crate) fn measure(&mut self, case: &str, mut variants: Vec<Variant>) -> io::Result<Vec<Row>> {
         variants.retain(|variant| self.wants(case, variant.name));
         let mut runs: Vec<Vec<Vec<Measure>>> = variants.iter().map(|_| Vec::new()).collect();
         let warm_up = if self.args.smoke { 0 } else { 1 };
@@ -105,11 +118,6 @@ impl Bench {
         }
         let names: Vec<&'static str> = variants.iter().map(|variant| variant.name).collect();
         let rows = summarize(case, &names, &runs);
-        let base = names.iter().position(|name| *name == baseline);
-        print_table(case, baseline, &rows, |row| {
-            let index = names.iter().position(|name| *name == row.variant)?;
-            ratio(&runs[index], &runs[base?], row.metric)
-        });
         self.rows.extend(rows.iter().cloned());
         Ok(rows)
     }
@@ -119,7 +127,10 @@ impl Bench {
     /// There is none, and an earlier one stays, if the filters left out every variant.
     pub(crate) fn finish(self) -> io::Result<Option<PathBuf>> {
         if self.rows.is_empty() {
-            println!("no `case/variant` contains any of {:?}; no record is written", self.args.filters);
+            println!(
+                "nothing of this benchmark is among {:?} and contains any of {:?}; no record is written",
+                self.args.cases, self.args.filters
+            );
             return Ok(None);
         }
         let folder = machine::target_folder()?.join("bench");
@@ -146,7 +157,9 @@ impl Bench {
 
     fn wants(&self, case: &str, variant: &str) -> bool {
         let name = format!("{case}/{variant}");
-        self.args.filters.is_empty() || self.args.filters.iter().any(|filter| name.contains(filter.as_str()))
+        let is_among_cases = self.args.cases.is_empty() || self.args.cases.iter().any(|wanted| wanted == case);
+        is_among_cases
+            && (self.args.filters.is_empty() || self.args.filters.iter().any(|filter| name.contains(filter.as_str())))
     }
 }
 
@@ -164,20 +177,25 @@ fn summarize(case: &str, names: &[&'static str], runs: &[Vec<Vec<Measure>>]) -> 
     for (variant, rounds) in names.iter().zip(runs) {
         // Every run of a variant reports the same metrics, so the first one names them all.
         for first in rounds.first().into_iter().flatten() {
-            let values = rounds.iter().filter_map(|measures| value(measures, first.metric));
-            let spread = Spread::of(values.collect());
-            rows.push(Row { case: case.to_owned(), variant, metric: first.metric, unit: first.unit, spread });
+            let values: Vec<f64> = rounds.iter().filter_map(|measures| value(measures, first.metric)).collect();
+            let told: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+            if told.is_empty() {
+                continue;
+            }
+            let spread = Spread::of(told);
+            rows.push(Row { case: case.to_owned(), variant, metric: first.metric, unit: first.unit, spread, values });
         }
     }
     rows
 }
 
-/// The median over the rounds of this variant's value divided by the baseline's of the same round.
-fn ratio(runs: &[Vec<Measure>], baseline: &[Vec<Measure>], metric: &str) -> Option<f64> {
-    let ratios: Vec<f64> = runs
+/// The median over the rounds of one row's value divided by the other's of the same round.
+pub(crate) fn ratio(row: &Row, baseline: &Row) -> Option<f64> {
+    let ratios: Vec<f64> = row
+        .values
         .iter()
-        .zip(baseline)
-        .filter_map(|(ours, theirs)| Some(value(ours, metric)? / value(theirs, metric)?))
+        .zip(&baseline.values)
+        .map(|(ours, theirs)| ours / theirs)
         .filter(|ratio| ratio.is_finite())
         .collect();
     if ratios.is_empty() { None } else { Some(Spread::of(ratios).median) }
@@ -187,7 +205,7 @@ fn value(measures: &[Measure], metric: &str) -> Option<f64> {
     measures.iter().find(|measure| measure.metric == metric).map(|measure| measure.value)
 }
 
-fn print_table(case: &str, baseline: &str, rows: &[Row], ratio: impl Fn(&Row) -> Option<f64>) {
+fn print_table(case: &str, baseline: &str, rows: &[Row]) {
     if rows.is_empty() {
         return;
     }
@@ -195,7 +213,9 @@ fn print_table(case: &str, baseline: &str, rows: &[Row], ratio: impl Fn(&Row) ->
     println!("\n{case} (median of {runs}, ratio to {baseline} within a round)");
     println!("  {:<14} {:<18} {:>12} {:>12} {:>12} {:>7}  unit", "variant", "metric", "median", "min", "max", "ratio");
     for row in rows {
-        let ratio = ratio(row).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+        let base = rows.iter().find(|base| base.variant == baseline && base.metric == row.metric);
+        let ratio = base.and_then(|base| ratio(row, base));
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
         let Spread { median, min, max, .. } = row.spread;
         let (variant, metric, unit) = (row.variant, row.metric, row.unit);
         println!("  {variant:<14} {metric:<18} {median:>12.3} {min:>12.3} {max:>12.3} {ratio:>7}  {unit}");
