@@ -40,6 +40,14 @@ pub(crate) struct Body {
     storage: UnsafeCell<Storage>,
 }
 
+/// What the driver has to know of an entry that has just been described.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heading {
+    pub(crate) opcode: u8,
+    /// The kernel shall take the next entry together with this one.
+    pub(crate) is_linked: bool,
+}
+
 /// What is known of the operation that lies in a body.
 struct Occupant {
     type_id: TypeId,
@@ -76,11 +84,10 @@ impl Body {
         }
     }
 
-    /// Take an operation in, on behalf of the submission that `ticket` names.
+    /// Take an operation in.
     #[inline]
-    pub(crate) fn put<O: 'static>(&self, operation: O, ticket: Ticket, user_data: u64) {
+    pub(crate) fn put<O: 'static>(&self, operation: O) {
         assert!(self.occupant.get().is_none() && !self.held.get(), "a body takes one operation at a time");
-        self.frame.borrow_mut().reset(ticket, user_data);
         if fits::<O>() {
             let place: *mut O = self.storage.get().cast();
             // SAFETY: I1, I2. The storage is vacant (asserted), large and aligned enough (`fits`), and stays where
@@ -97,27 +104,33 @@ impl Body {
         self.occupant.set(Some(const { &Occupant { type_id: TypeId::of::<O>(), drop: drop_at::<O> } }));
     }
 
-    /// Let the operation describe its entry.
+    /// Let the operation describe its entry, on behalf of the submission that `ticket` names.
     #[inline]
-    pub(crate) fn encode<O: Operation>(&self) -> io::Result<()> {
+    pub(crate) fn encode<O: Operation>(&self, ticket: Ticket, user_data: u64) -> io::Result<Heading> {
         let operation = self.operation::<O>();
         let mut frame = self.frame.borrow_mut();
+        frame.reset(ticket, user_data);
         // SAFETY: I1. An `O` lies there (checked by `operation`), the kernel does not hold it (asserted by it), and
         // nobody else can reach this body before `encode` returns: its key has been given to no one. Guarded by
         // `a_panic_in_encode_leaves_the_slot_vacant`.
         let operation = unsafe { &mut *operation };
-        operation.encode(Sqe::new(&mut frame)).map(|_encoded| ())
+        operation.encode(Sqe::new(&mut frame)).map(|_encoded| ())?;
+        Ok(frame.heading())
     }
 
     /// Let a multishot operation describe its entry.
-    pub(crate) fn encode_multishot<O: MultishotOperation>(&self) -> io::Result<()> {
+    pub(crate) fn encode_multishot<O: MultishotOperation>(
+        &self,
+        ticket: Ticket,
+        user_data: u64,
+    ) -> io::Result<Heading> {
         let operation = self.operation::<O>();
         let mut frame = self.frame.borrow_mut();
-        let (ticket, user_data) = (frame.ticket, frame.entry.user_data);
         frame.reset(ticket, user_data);
         // SAFETY: I1. As in `encode`, and by shared reference only. Guarded by `a_multishot_delivers_every_item`.
         let operation = unsafe { &*operation };
-        operation.encode(MultishotSqe::new(&mut frame)).map(|_encoded| ())
+        operation.encode(MultishotSqe::new(&mut frame)).map(|_encoded| ())?;
+        Ok(frame.heading())
     }
 
     /// Let a multishot operation translate one completion, while the kernel may still hold what it lent to be read.
@@ -178,13 +191,14 @@ impl Body {
     /// Drop the operation, if there is one, and whatever its frame still owns.
     pub(crate) fn dispose(&self) {
         assert!(!self.held.get(), "the kernel still holds this operation");
+        // First, because the operation's drop may panic, and the body is vacant all the same then.
+        let closing = self.frame.borrow_mut().closing.take();
+        drop(closing);
         if let Some(occupant) = self.occupant.take() {
             // SAFETY: I1. `drop` belongs to the type that lies there, the kernel does not hold it (asserted), and
             // the occupant was taken, so it is dropped once. Guarded by `disposing_drops_the_operation_once`.
             unsafe { (occupant.drop)(self.storage.get()) };
         }
-        let closing = self.frame.borrow_mut().closing.take();
-        drop(closing);
     }
 
     /// Whether no operation lies here.
@@ -196,21 +210,12 @@ impl Body {
         self.held.get()
     }
 
-    pub(crate) fn ticket(&self) -> Ticket {
-        self.frame.borrow().ticket
-    }
-
     pub(crate) fn creates(&self) -> Creates {
         self.frame.borrow().creates
     }
 
     pub(crate) fn retry(&self) -> Retry {
         self.frame.borrow().retry
-    }
-
-    #[inline]
-    pub(crate) fn opcode(&self) -> u8 {
-        self.frame.borrow().entry.opcode
     }
 
     pub(crate) fn entry(&self) -> Entry {
@@ -322,8 +327,8 @@ mod tests {
     #[test]
     fn a_body_gives_back_what_it_took() {
         let body = body();
-        body.put(Nop(String::from("kept")), ticket(), 77);
-        body.encode::<Nop<String>>().unwrap();
+        body.put(Nop(String::from("kept")));
+        body.encode::<Nop<String>>(ticket(), 77).unwrap();
         let mut pushed = 0;
         body.lend(|lent| pushed = lent.entry().user_data);
         assert_eq!(pushed, 77);
@@ -335,9 +340,9 @@ mod tests {
     fn a_large_operation_is_boxed() {
         let body = body();
         let token = Rc::new(());
-        body.put(Nop(([9u8; 4096], Rc::clone(&token))), ticket(), 77);
+        body.put(Nop(([9u8; 4096], Rc::clone(&token))));
         assert_eq!(body.take::<Nop<([u8; 4096], Rc<()>)>>().0.0, [9; 4096]);
-        body.put(Nop(([9u8; 4096], Rc::clone(&token))), ticket(), 77);
+        body.put(Nop(([9u8; 4096], Rc::clone(&token))));
         body.dispose();
         assert_eq!(Rc::strong_count(&token), 1);
     }
@@ -346,7 +351,7 @@ mod tests {
     fn disposing_drops_the_operation_once() {
         let body = body();
         let token = Rc::new(());
-        body.put(Nop(Rc::clone(&token)), ticket(), 77);
+        body.put(Nop(Rc::clone(&token)));
         assert_eq!(Rc::strong_count(&token), 2);
         body.dispose();
         assert_eq!(Rc::strong_count(&token), 1);
@@ -358,14 +363,14 @@ mod tests {
     #[should_panic(expected = "of another type")]
     fn an_operation_of_another_type_is_never_taken() {
         let body = body();
-        body.put(Nop(1u32), ticket(), 77);
+        body.put(Nop(1u32));
         body.take::<Nop<u64>>();
     }
 
     #[test]
     fn a_held_operation_cannot_be_taken() {
         let body = body();
-        body.put(Nop(1u32), ticket(), 77);
+        body.put(Nop(1u32));
         body.lend(|_lent| {});
         let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body.take::<Nop<u32>>()));
         assert!(taken.is_err(), "taking an operation that the kernel holds must panic");

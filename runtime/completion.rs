@@ -48,9 +48,9 @@ enum Outcome {
 /// created.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    result: i32,
-    flags: u32,
-    descriptor: Option<OwnedFd>,
+    pub(crate) result: i32,
+    pub(crate) flags: u32,
+    pub(crate) descriptor: Option<OwnedFd>,
 }
 
 impl Answer {

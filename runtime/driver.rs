@@ -34,12 +34,10 @@ use rustix::event::EventfdFlags;
 use turn::{CANCEL_MISSED_PAUSE, Core};
 
 use super::block_on::Park;
-use super::body::Body;
-use super::buf::Ticket;
 use super::config::Config;
 use super::error::{BuildError, Demand};
 use super::frame::Frame;
-use super::inflight::{Key, Slots};
+use super::inflight::{Slot, Slots};
 use super::metrics::Metrics;
 use super::registry::Registry;
 use super::ring::setup::Setup;
@@ -90,7 +88,7 @@ struct Guest {
 /// The answer to an operation that wants a slot.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    Granted(Key, Ticket, Rc<Body>),
+    Granted(Rc<Slot>),
     /// As many operations as the configuration allows are in flight; this is the place in the queue. With a waker that
     /// is not needed any more: dropping it is foreign code, and the caller has to know first where its operation is.
     Wait(u64, Option<Waker>),
@@ -153,7 +151,8 @@ impl Driver {
                 slots: Slots::new(id, registry.clone()),
                 cancels: VecDeque::new(),
                 missed: Vec::new(),
-                backlog: VecDeque::new(),
+                backlog: Vec::new(),
+                has_links: false,
                 waiters: VecDeque::new(),
                 granted: BTreeSet::new(),
                 next_waiter: 0,
@@ -240,7 +239,7 @@ impl Driver {
             core = self.core.borrow_mut();
         }
         self.guest.turning.set(true);
-        if self.has_unpark && core.armed.is_none_or(|key| !core.slots.is_active(key)) {
+        if self.has_unpark && core.armed.as_ref().is_none_or(|slot| !slot.is_active()) {
             drop(core);
             self.arm_unpark();
             core = self.core.borrow_mut();
@@ -329,7 +328,7 @@ impl Driver {
     /// one is left out.
     pub fn slots_used(&self) -> usize {
         let core = self.core.borrow();
-        let own = core.armed.is_some_and(|key| core.slots.is_used(key));
+        let own = core.armed.as_ref().is_some_and(|slot| slot.is_used());
         core.slots.len() - usize::from(own)
     }
 
@@ -353,8 +352,8 @@ impl Driver {
     #[cold]
     fn arm_unpark(&self) {
         let mut core = self.core.borrow_mut();
-        if let Some(key) = core.armed.take() {
-            let (read, _ticket, _count, _no_waker) = core.slots.take::<ReadWakes>(key);
+        if let Some(slot) = core.armed.take() {
+            let (read, _ticket, _count) = core.slots.take::<ReadWakes>(&slot);
             drop(core);
             drop(read);
             core = self.core.borrow_mut();
@@ -362,15 +361,15 @@ impl Driver {
         if core.closed {
             return;
         }
-        let (key, ticket, body) = core.slots.reserve(false, None);
+        let slot = core.slots.reserve(false, None);
         drop(core);
-        body.put(ReadWakes::new(&self.unpark), ticket, key.user_data());
-        let encoded = body.encode::<ReadWakes>();
+        slot.body().put(ReadWakes::new(&self.unpark));
+        let encoded = slot.body().encode::<ReadWakes>(slot.ticket(), slot.key().user_data());
         assert!(encoded.is_ok(), "a read of eight bytes can be described");
         let mut core = self.core.borrow_mut();
-        core.armed = Some(key);
-        core.slots.queue(key);
-        core.backlog.push_back(key);
+        core.slots.queue(&slot);
+        core.backlog.push(slot.key());
+        core.armed = Some(slot);
     }
 
     /// A guest's loop sleeps on the eventfd: tell it, once, that a turn has something to bring to the kernel.

@@ -3,6 +3,8 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use super::abi;
+use super::body::Heading;
 use super::buf::Ticket;
 use super::completion::Creates;
 use super::entry::Entry;
@@ -43,13 +45,19 @@ impl Frame {
     /// Forget the last operation, but for its entry, which only describing another replaces; keep its allocations.
     #[inline]
     pub(crate) fn reset(&mut self, ticket: Ticket, user_data: u64) {
+        debug_assert!(self.closing.is_none(), "the descriptor to close has gone with its operation");
         self.entry.user_data = user_data;
         self.ticket = ticket;
         self.creates = Creates::Nothing;
         self.retry = Retry::Never;
-        self.closing = None;
         self.flights.clear();
         self.vectors.clear();
+    }
+
+    /// What the driver has to know of the entry described.
+    #[inline]
+    pub(crate) fn heading(&self) -> Heading {
+        Heading { opcode: self.entry.opcode, is_linked: self.entry.flags & abi::LINK != 0 }
     }
 
     /// The kernel has answered: a descriptor it closed is no longer ours. `CLOSE` releases the number whatever it answers

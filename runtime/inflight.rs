@@ -23,19 +23,22 @@
 //! A [`Key`] is an index and a sequence number. The kernel carries both back in `user_data`, so a completion for a
 //! slot that has since been used again names a sequence that no slot has: it is counted and ignored (I3).
 //!
-//! A slot is one allocation with its body, used again where it is. The plain version inserts a slot for each operation
-//! and removes it: each of the two moves then loads what was just stored in other widths, which a processor cannot
-//! forward. A slot leaves its place only where foreign code empties it, with nothing borrowed.
+//! A slot is one shared allocation with its body, made once, used again where it is, and in its place in the table for
+//! as long as the ring. Its future holds it too, and so needs neither the table nor a borrow of it to learn whether its
+//! operation is done. The plain version keeps each slot in the table alone and looks it up by its key at every step. A
+//! slot that foreign code has to empty is vacant at once, and comes back to the spare ones when it has been emptied.
 
 #[cfg(test)]
 mod tests;
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Waker;
 
 use rustix::event::PollFlags;
-use slab::Slab;
 
 use super::abi;
 use super::body::{Body, Lent};
@@ -92,22 +95,21 @@ pub(crate) fn is_cancel(user_data: u64) -> bool {
     user_data & CANCEL != 0
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Vacant,
     Encoding,
-    Queued(Stage),
-    Waiting(Stage),
-    Answered { result: i32, flags: u32 },
-    Done(Option<Answer>),
+    /// The operation is in the queue.
+    Queued,
+    /// The poll that precedes another try is in the queue.
+    QueuedPoll,
+    /// The operation is with the kernel.
+    Waiting,
+    /// The poll that precedes another try is with the kernel.
+    WaitingPoll,
+    Answered,
+    Done,
     Orphaned,
-}
-
-/// What is in the queue, or with the kernel: the operation, or the poll that precedes another try.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Operation,
-    Readiness,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,45 +120,102 @@ enum Cancel {
 }
 
 /// One slot, with its body: the stable allocation that an operation has from its first poll to its end.
-#[derive(Debug)]
 pub(crate) struct Slot {
-    key: Key,
-    ticket: Ticket,
-    state: State,
-    cancel: Cancel,
-    multishot: Option<Box<Items>>,
-    waking: Option<Rc<Waking>>,
-    body: Rc<Body>,
+    index: usize,
+    key: Cell<Key>,
+    ticket: Cell<Ticket>,
+    state: Cell<State>,
+    cancel: Cell<Cancel>,
+    is_multishot: Cell<bool>,
+    /// What was answered, from the first answer on until it is taken.
+    result: Cell<i32>,
+    flags: Cell<u32>,
+    descriptor: Cell<Option<OwnedFd>>,
+    /// Those of a multishot operation.
+    items: RefCell<Items>,
+    waking: Cell<Option<Rc<Waking>>>,
+    body: Body,
 }
 
 impl Slot {
+    /// Which use of this slot is the present one.
+    #[inline]
+    pub(crate) fn key(&self) -> Key {
+        self.key.get()
+    }
+
+    /// Whose it is now.
+    #[inline]
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.ticket.get()
+    }
+
     /// Where the operation lies.
-    pub(crate) fn body(&self) -> &Rc<Body> {
+    #[inline]
+    pub(crate) fn body(&self) -> &Body {
         &self.body
     }
 
-    /// The completion that nobody has taken yet, of an operation with one result.
-    pub(crate) fn take_completion(&mut self) -> Option<Completion> {
-        match &mut self.state {
-            State::Done(answer) => Some(answer.take()?.into_completion(self.ticket)),
-            _ => None,
-        }
+    /// Whether the operation can be taken.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.state.get() == State::Done
+    }
+
+    /// Whether the waker that is there would wake the same task as that one.
+    #[inline]
+    pub(crate) fn will_wake(&self, waker: &Waker) -> bool {
+        let waking = self.waking.take();
+        let will_wake = waking.as_ref().is_some_and(|there| there.will_wake(waker));
+        self.waking.set(waking);
+        will_wake
+    }
+
+    /// Put another waker in; the one that was there is the caller's to drop.
+    pub(crate) fn replace_waking(&self, waking: Rc<Waking>) -> Option<Rc<Waking>> {
+        self.waking.replace(Some(waking))
     }
 
     /// The waker that nobody has called yet.
-    pub(crate) fn take_waking(&mut self) -> Option<Rc<Waking>> {
+    #[inline]
+    pub(crate) fn take_waking(&self) -> Option<Rc<Waking>> {
         self.waking.take()
     }
 
-    /// The items of a multishot operation that nobody has taken yet.
-    pub(crate) fn take_items(&mut self) -> VecDeque<Completion> {
-        self.multishot.take().map_or_else(VecDeque::new, |items| items.ready)
+    /// What the operation came to, and what of it nobody has taken yet: a descriptor, items.
+    pub(crate) fn take_left(&self) -> (Option<OwnedFd>, VecDeque<Completion>) {
+        (self.descriptor.take(), std::mem::take(&mut self.items.borrow_mut().ready))
+    }
+
+    /// The answer, once.
+    #[inline]
+    fn take_answer(&self) -> Answer {
+        Answer { result: self.result.get(), flags: self.flags.get(), descriptor: self.descriptor.take() }
+    }
+
+    #[inline]
+    fn answer(&self, Answer { result, flags, descriptor }: Answer) {
+        self.result.set(result);
+        self.flags.set(flags);
+        if descriptor.is_some() {
+            self.descriptor.set(descriptor);
+        }
     }
 
     /// Whether this answer says that a cancel came before the operation began. `ECANCELED` alone does not: a file system
     /// in user space can answer a flush with it, when the number has been released.
     fn never_ran(&self, result: i32) -> bool {
-        result == -libc::ECANCELED && self.cancel != Cancel::No
+        result == -libc::ECANCELED && self.cancel.get() != Cancel::No
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("key", &self.key)
+            .field("state", &self.state)
+            .field("body", &self.body)
+            .finish_non_exhaustive()
     }
 }
 
@@ -171,9 +230,11 @@ struct Items {
 /// All slots of one ring.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    slots: Slab<Box<Slot>>,
-    /// The places of vacant slots.
+    slots: Vec<Rc<Slot>>,
+    /// The places of those vacant slots that are empty.
     spare: Vec<usize>,
+    /// How many vacant slots are still being emptied.
+    emptying: usize,
     registry: Registry,
     ring: u32,
     sequence: u64,
@@ -195,7 +256,7 @@ pub(crate) enum Settled {
     /// A cancel did not find its operation, which has not completed either: cancel it once more, later.
     CancelMissed(Key),
     /// An orphan has ended, or has got one more item: let these go.
-    Dispose(Option<Box<Slot>>, Completion),
+    Dispose(Option<Rc<Slot>>, Completion),
     /// No slot has this key.
     Stale,
 }
@@ -204,78 +265,73 @@ pub(crate) enum Settled {
 #[derive(Debug)]
 pub(crate) enum Orphaned {
     /// The slot is vacant; let all of it go.
-    Gone(Box<Slot>),
+    Gone,
     /// The kernel has it; a cancel has to be sent if the flag says so.
     Kept { cancel: bool, waking: Option<Rc<Waking>>, items: VecDeque<Completion> },
-}
-
-/// What a future finds when it is polled.
-#[derive(Debug)]
-pub(crate) enum Polled {
-    /// Not yet, and the waker that is there would wake the same task.
-    Pending,
-    /// Not yet, and the waker that is there would wake another task.
-    OtherWaker,
-    /// The operation and its completion can be taken.
-    Done,
 }
 
 /// What a stream finds when it is polled.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// One item, to be translated by the operation in the body.
-    Item(Rc<Body>, Completion),
-    /// Nothing yet; as for [`Polled`].
+    Item(Completion),
+    /// Nothing yet.
     Pending,
-    OtherWaker,
     /// It was paused and its queue is empty: describe the entry again, then `queue` it.
-    Rearm(Rc<Body>),
+    Rearm,
     /// It has ended and everything was taken; the slot is vacant.
-    Ended(Box<Slot>),
+    Ended,
 }
 
 impl Slots {
     pub(crate) fn new(ring: u32, registry: Registry) -> Self {
-        Self { slots: Slab::new(), spare: Vec::new(), registry, ring, sequence: 0, active: 0, held: 0 }
+        Self { slots: Vec::new(), spare: Vec::new(), emptying: 0, registry, ring, sequence: 0, active: 0, held: 0 }
     }
 
     /// Vacant -> encoding.
     #[inline]
-    pub(crate) fn reserve(&mut self, multishot: bool, waking: Option<Rc<Waking>>) -> (Key, Ticket, Rc<Body>) {
+    pub(crate) fn reserve(&mut self, multishot: bool, waking: Option<Rc<Waking>>) -> Rc<Slot> {
         self.sequence += 1;
-        let ticket = Ticket { ring: self.ring, sequence: self.sequence };
         let index = match self.spare.pop() {
             Some(index) => index,
             None => self.grow(),
         };
-        let key = Key::new(index, self.sequence);
-        let slot = &mut *self.slots[index];
-        slot.key = key;
-        slot.ticket = ticket;
-        slot.state = State::Encoding;
-        slot.cancel = Cancel::No;
-        slot.waking = waking;
+        let slot = &self.slots[index];
+        slot.key.set(Key::new(index, self.sequence));
+        slot.ticket.set(Ticket { ring: self.ring, sequence: self.sequence });
+        slot.state.set(State::Encoding);
+        slot.cancel.set(Cancel::No);
+        slot.is_multishot.set(multishot);
+        slot.waking.set(waking);
         if multishot {
-            slot.multishot = Some(Box::default());
+            let mut items = slot.items.borrow_mut();
+            assert!(items.ready.is_empty(), "the items of one stream were left to the next");
+            items.paused = false;
         }
         self.active += 1;
-        (key, ticket, Rc::clone(&slot.body))
+        Rc::clone(slot)
     }
 
     /// One more vacant slot.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> usize {
-        let index = self.slots.insert(Box::new(Slot {
-            key: Key::NONE,
-            ticket: Ticket::NONE,
-            state: State::Vacant,
-            cancel: Cancel::No,
-            multishot: None,
-            waking: None,
-            body: Rc::new(Body::new(self.ring, self.registry.clone())),
-        }));
+        let index = self.slots.len();
         assert!((index as u64) < INDEX_MAX, "at most {INDEX_MAX} operations exist at once");
+        self.slots.push(Rc::new(Slot {
+            index,
+            key: Cell::new(Key::NONE),
+            ticket: Cell::new(Ticket::NONE),
+            state: Cell::new(State::Vacant),
+            cancel: Cell::new(Cancel::No),
+            is_multishot: Cell::new(false),
+            result: Cell::new(0),
+            flags: Cell::new(0),
+            descriptor: Cell::new(None),
+            items: RefCell::default(),
+            waking: Cell::new(None),
+            body: Body::new(self.ring, self.registry.clone()),
+        }));
         index
     }
 
@@ -287,32 +343,34 @@ impl Slots {
 
     /// Encoding -> queued. A multishot operation that is armed again comes from `Next::Rearm`.
     #[inline]
-    pub(crate) fn queue(&mut self, key: Key) {
-        let slot = self.get_mut(key).expect("a described operation has a slot");
-        assert!(matches!(slot.state, State::Encoding), "only a described operation is queued");
-        slot.state = State::Queued(Stage::Operation);
+    pub(crate) fn queue(&mut self, slot: &Slot) {
+        assert!(slot.state.get() == State::Encoding, "only a described operation is queued");
+        slot.state.set(State::Queued);
     }
 
-    /// Encoding -> vacant: the operation was refused, or describing it panicked. The waker is the caller's to drop.
-    pub(crate) fn withdraw(&mut self, key: Key) -> Option<Box<Slot>> {
-        self.get(key)?;
-        Some(self.vacate(key))
+    /// Encoding -> vacant: the operation was refused, or describing it panicked, and it has left its body. The waker is
+    /// the caller's to drop.
+    pub(crate) fn withdraw(&mut self, slot: &Slot) -> Option<Rc<Waking>> {
+        assert!(slot.state.get() == State::Encoding, "only an operation that is being described is withdrawn");
+        let waking = slot.take_waking();
+        self.vacate(slot);
+        self.recycle(slot);
+        waking
     }
 
     /// Queued -> waiting: push the entry, unless the operation has gone meanwhile. Whether it was pushed.
     #[inline]
     pub(crate) fn push(&mut self, key: Key, push: impl FnOnce(Lent<'_>)) -> bool {
-        let Some(slot) = self.slots.get_mut(key.index()).filter(|slot| slot.key == key) else {
+        let Some(slot) = self.get(key) else {
             return false;
         };
-        let State::Queued(stage) = slot.state else {
-            return false;
-        };
-        slot.state = State::Waiting(stage);
-        self.held += 1;
-        match stage {
-            Stage::Operation => slot.body.lend(push),
-            Stage::Readiness => {
+        match slot.state.get() {
+            State::Queued => {
+                slot.state.set(State::Waiting);
+                slot.body.lend(push);
+            }
+            State::QueuedPoll => {
+                slot.state.set(State::WaitingPoll);
                 let events = match slot.body.retry() {
                     Retry::Writable => PollFlags::OUT,
                     Retry::Readable | Retry::Signal | Retry::Never => PollFlags::IN,
@@ -321,33 +379,35 @@ impl Slots {
                 entry.user_data = key.user_data();
                 push(Lent::nothing(&entry));
             }
+            _ => return false,
         }
+        self.held += 1;
         true
     }
 
     /// Whether the entry that waits to be pushed must stand right before the next one.
     #[inline]
     pub(crate) fn is_linked(&self, key: Key) -> bool {
-        self.get(key).is_some_and(|slot| matches!(slot.state, State::Queued(Stage::Operation)) && slot.body.is_linked())
+        self.get(key).is_some_and(|slot| slot.state.get() == State::Queued && slot.body.is_linked())
     }
 
     /// Settle one completion.
     #[inline]
     pub(crate) fn settle(&mut self, cqe: Cqe) -> Settled {
-        let key = Key(cqe.user_data);
-        let slot = self.slots.get_mut(key.index()).filter(|slot| slot.key == key);
         // What nearly every completion is: the only one of its operation, and a success.
-        if let Some(slot) = slot
-            && matches!(slot.state, State::Waiting(Stage::Operation))
-            && slot.multishot.is_none()
+        if let Some(slot) = self.get(Key(cqe.user_data))
+            && slot.state.get() == State::Waiting
+            && !slot.is_multishot.get()
             && cqe.flags & abi::MORE == 0
             && cqe.result >= 0
         {
+            let (_retry, creates) = slot.body.release(false);
+            slot.answer(Answer::new(cqe.result, cqe.flags, creates));
+            slot.state.set(State::Done);
+            let waking = slot.take_waking();
             self.held -= 1;
             self.active -= 1;
-            let (_retry, creates) = slot.body.release(false);
-            slot.state = State::Done(Some(Answer::new(cqe.result, cqe.flags, creates)));
-            return slot.waking.take().map_or(Settled::Nothing, Settled::Wake);
+            return waking.map_or(Settled::Nothing, Settled::Wake);
         }
         self.settle_other(cqe)
     }
@@ -355,47 +415,48 @@ impl Slots {
     #[inline(never)]
     fn settle_other(&mut self, cqe: Cqe) -> Settled {
         let key = Key(cqe.user_data & !CANCEL);
-        let Some(slot) = self.get_mut(key) else {
+        let Some(slot) = self.get(key).map(Rc::clone) else {
             // An operation may well have ended before its cancel is answered.
             return if cqe.user_data & CANCEL != 0 { Settled::Nothing } else { Settled::Stale };
         };
         if cqe.user_data & CANCEL != 0 {
-            return slot.settle_cancel(key, cqe.result);
+            return slot.settle_cancel(cqe.result);
         }
         let more = cqe.flags & abi::MORE != 0;
-        let slot = &mut self.slots[key.index()];
-        match slot.state {
-            State::Vacant | State::Encoding | State::Queued(_) | State::Done(_) => Settled::Stale,
+        match slot.state.get() {
+            State::Vacant | State::Encoding | State::Queued | State::QueuedPoll | State::Done => Settled::Stale,
             // A poll that waits once has one answer; going on by another would leave two entries under one key.
-            State::Waiting(Stage::Readiness) if more => Settled::Stale,
-            State::Waiting(Stage::Readiness) => {
+            State::WaitingPoll if more => Settled::Stale,
+            State::WaitingPoll => {
                 self.held -= 1;
-                if cqe.result < 0 || slot.cancel != Cancel::No {
+                if cqe.result < 0 || slot.cancel.get() != Cancel::No {
                     let result = if cqe.result < 0 { cqe.result } else { -libc::ECANCELED };
-                    return self.finish(key, result, cqe.flags);
+                    return self.finish(&slot, result, cqe.flags, Creates::Nothing);
                 }
-                slot.state = State::Queued(Stage::Operation);
+                slot.state.set(State::Queued);
                 Settled::Requeue(key)
             }
-            State::Waiting(Stage::Operation) if slot.multishot.is_some() => self.settle_item(key, cqe, more),
-            State::Waiting(Stage::Operation) => {
+            State::Waiting if slot.is_multishot.get() => self.settle_item(&slot, cqe, more),
+            State::Waiting => {
                 if more {
-                    slot.state = State::Answered { result: cqe.result, flags: cqe.flags };
+                    slot.result.set(cqe.result);
+                    slot.flags.set(cqe.flags);
+                    slot.state.set(State::Answered);
                     return Settled::Nothing;
                 }
-                self.conclude(key, cqe.result, cqe.flags)
+                self.conclude(&slot, cqe.result, cqe.flags)
             }
-            State::Answered { result, flags } => {
+            State::Answered => {
                 if more {
                     return Settled::Stale;
                 }
-                self.conclude(key, result, flags)
+                self.conclude(&slot, slot.result.get(), slot.flags.get())
             }
             State::Orphaned => {
                 // The notification of a zero-copy send carries a usage report, and the answer to the poll before a
                 // retry a set of events: only the operation's own answer can be a descriptor.
                 let creates = if slot.body.is_held() { slot.body.creates() } else { Creates::Nothing };
-                let completion = Completion::answered(slot.ticket, cqe.result, cqe.flags, creates);
+                let completion = Completion::answered(slot.ticket(), cqe.result, cqe.flags, creates);
                 if more {
                     return Settled::Dispose(None, completion);
                 }
@@ -403,39 +464,40 @@ impl Slots {
                 if slot.body.is_held() {
                     slot.body.release(slot.never_ran(cqe.result));
                 }
-                Settled::Dispose(Some(self.vacate(key)), completion)
+                self.vacate(&slot);
+                Settled::Dispose(Some(slot), completion)
             }
         }
     }
 
     /// Waiting or answered -> queued or done: the kernel has let go, and this is what it said.
-    fn conclude(&mut self, key: Key, result: i32, flags: u32) -> Settled {
+    fn conclude(&mut self, slot: &Slot, result: i32, flags: u32) -> Settled {
         self.held -= 1;
-        let slot = &mut self.slots[key.index()];
         let (retry, creates) = slot.body.release(slot.never_ran(result));
-        match (retry, slot.cancel) {
+        match (retry, slot.cancel.get()) {
             (Retry::Readable | Retry::Writable, Cancel::No) if result == -libc::EAGAIN => {
-                slot.state = State::Queued(Stage::Readiness);
-                Settled::Requeue(key)
+                slot.state.set(State::QueuedPoll);
+                Settled::Requeue(slot.key())
             }
             (Retry::Readable | Retry::Writable | Retry::Signal, Cancel::No) if is_interrupted(result) => {
-                slot.state = State::Queued(Stage::Operation);
-                Settled::Requeue(key)
+                slot.state.set(State::Queued);
+                Settled::Requeue(slot.key())
             }
             // What a retry would have hidden was ended by the cancel.
             (Retry::Readable | Retry::Writable, _) if result == -libc::EAGAIN => {
-                self.finish(key, -libc::ECANCELED, flags)
+                self.finish(slot, -libc::ECANCELED, flags, creates)
             }
-            (_, Cancel::Queued | Cancel::Sent) if is_interrupted(result) => self.finish(key, -libc::ECANCELED, flags),
-            _ => self.finish_as(key, result, flags, creates),
+            (_, Cancel::Queued | Cancel::Sent) if is_interrupted(result) => {
+                self.finish(slot, -libc::ECANCELED, flags, creates)
+            }
+            _ => self.finish(slot, result, flags, creates),
         }
     }
 
     /// Waiting, or done with items left: one completion of a multishot operation.
-    fn settle_item(&mut self, key: Key, cqe: Cqe, more: bool) -> Settled {
-        let slot = &mut self.slots[key.index()];
-        let completion = Completion::answered(slot.ticket, cqe.result, cqe.flags, slot.body.creates());
-        let items = slot.multishot.as_mut().expect("a multishot slot has a queue of items");
+    fn settle_item(&mut self, slot: &Slot, cqe: Cqe, more: bool) -> Settled {
+        let completion = Completion::answered(slot.ticket(), cqe.result, cqe.flags, slot.body.creates());
+        let mut items = slot.items.borrow_mut();
         if !more && items.paused && completion.was_cancelled() {
             // The end that we asked for: no item, and the stream goes on from here.
             drop(completion);
@@ -448,121 +510,84 @@ impl Slots {
             self.held -= 1;
             self.active -= 1;
             slot.body.release(slot.never_ran(cqe.result));
-            slot.state = State::Done(None);
-        } else if full && slot.cancel == Cancel::No {
+            slot.state.set(State::Done);
+        } else if full && slot.cancel.get() == Cancel::No {
             items.paused = true;
-            slot.cancel = Cancel::Queued;
-            return Settled::Cancel(key, slot.waking.take());
+            slot.cancel.set(Cancel::Queued);
+            return Settled::Cancel(slot.key(), slot.take_waking());
         }
-        slot.waking.take().map_or(Settled::Nothing, Settled::Wake)
+        slot.take_waking().map_or(Settled::Nothing, Settled::Wake)
     }
 
-    /// Waiting or answered -> done.
-    fn finish(&mut self, key: Key, result: i32, flags: u32) -> Settled {
-        let creates = self.slots[key.index()].body.creates();
-        self.finish_as(key, result, flags, creates)
-    }
-
-    fn finish_as(&mut self, key: Key, result: i32, flags: u32, creates: Creates) -> Settled {
+    /// Queued, waiting or answered -> done.
+    fn finish(&mut self, slot: &Slot, result: i32, flags: u32, creates: Creates) -> Settled {
         self.active -= 1;
-        let slot = &mut self.slots[key.index()];
-        slot.state = State::Done(Some(Answer::new(result, flags, creates)));
-        slot.waking.take().map_or(Settled::Nothing, Settled::Wake)
+        slot.answer(Answer::new(result, flags, creates));
+        slot.state.set(State::Done);
+        slot.take_waking().map_or(Settled::Nothing, Settled::Wake)
     }
 
-    /// Whether it is done, and whom it wakes if not.
+    /// Done -> vacant: the operation, its answer and whose it is. The waker that it will not call is to be taken first.
     #[inline]
-    pub(crate) fn poll(&self, key: Key, waker: &Waker) -> Polled {
-        let slot = self.get(key).expect("a pending submission has a slot");
-        match slot.state {
-            State::Done(_) => Polled::Done,
-            _ if slot.waking.as_ref().is_some_and(|there| there.will_wake(waker)) => Polled::Pending,
-            _ => Polled::OtherWaker,
-        }
-    }
-
-    /// Done -> vacant: the operation, its answer and whose it is, and the waker that it will not call.
-    #[inline]
-    pub(crate) fn take<O: Operation>(&mut self, key: Key) -> (O, Ticket, Answer, Option<Rc<Waking>>) {
-        let slot =
-            self.slots.get_mut(key.index()).filter(|slot| slot.key == key).expect("a done submission has a slot");
-        let State::Done(answer) = &mut slot.state else {
-            panic!("only a done operation is taken");
-        };
-        let answer = answer.take().expect("a single operation ends with one answer");
-        let ticket = slot.ticket;
-        let waking = slot.waking.take();
+    pub(crate) fn take<O: Operation>(&mut self, slot: &Slot) -> (O, Ticket, Answer) {
+        assert!(slot.is_done(), "only a done operation is taken");
+        let answer = slot.take_answer();
+        let ticket = slot.ticket();
         let operation = slot.body.take::<O>();
-        slot.state = State::Vacant;
-        slot.key = Key::NONE;
-        self.spare.push(key.index());
-        (operation, ticket, answer, waking)
+        slot.state.set(State::Vacant);
+        slot.key.set(Key::NONE);
+        self.spare.push(slot.index);
+        (operation, ticket, answer)
     }
 
     /// The next item of a multishot operation.
-    pub(crate) fn next(&mut self, key: Key, waker: &Waker) -> Next {
-        let slot = self.get_mut(key).expect("a pending stream has a slot");
-        let items = slot.multishot.as_mut().expect("a stream's slot is a multishot one");
+    pub(crate) fn next(&mut self, slot: &Slot) -> Next {
+        let mut items = slot.items.borrow_mut();
         if let Some(completion) = items.ready.pop_front() {
-            return Next::Item(Rc::clone(&slot.body), completion);
+            return Next::Item(completion);
         }
-        match slot.state {
-            State::Done(_) if items.paused => {
+        match slot.state.get() {
+            State::Done if items.paused => {
                 items.paused = false;
-                slot.cancel = Cancel::No;
-                slot.state = State::Encoding;
-                let body = Rc::clone(&slot.body);
+                slot.cancel.set(Cancel::No);
+                slot.state.set(State::Encoding);
                 self.active += 1;
-                Next::Rearm(body)
+                Next::Rearm
             }
-            State::Done(_) => Next::Ended(self.vacate(key)),
-            _ if slot.waking.as_ref().is_some_and(|there| there.will_wake(waker)) => Next::Pending,
-            _ => Next::OtherWaker,
-        }
-    }
-
-    /// Put another waker in; the one that was there is the caller's to drop.
-    pub(crate) fn replace_waker(&mut self, key: Key, waking: Rc<Waking>) -> Option<Rc<Waking>> {
-        match self.get_mut(key) {
-            Some(slot) => slot.waking.replace(waking),
-            None => Some(waking),
+            State::Done => {
+                self.vacate(slot);
+                Next::Ended
+            }
+            _ => Next::Pending,
         }
     }
 
     /// The future wants the operation to end. True if a cancel has to be sent for it.
-    pub(crate) fn cancel(&mut self, key: Key) -> (bool, Option<Rc<Waking>>) {
-        let Some(slot) = self.get_mut(key) else {
-            return (false, None);
-        };
-        match slot.state {
-            State::Queued(_) => {
-                slot.cancel = Cancel::Sent;
-                if let Some(items) = &mut slot.multishot {
-                    items.paused = false;
+    pub(crate) fn cancel(&mut self, slot: &Slot) -> (bool, Option<Rc<Waking>>) {
+        if slot.is_multishot.get() {
+            slot.items.borrow_mut().paused = false;
+        }
+        match slot.state.get() {
+            State::Queued | State::QueuedPoll => {
+                slot.cancel.set(Cancel::Sent);
+                if slot.is_multishot.get() {
                     self.active -= 1;
-                    let slot = &mut self.slots[key.index()];
-                    slot.state = State::Done(None);
-                    return (false, slot.waking.take());
+                    slot.state.set(State::Done);
+                    return (false, slot.take_waking());
                 }
-                match self.finish(key, -libc::ECANCELED, 0) {
+                match self.finish(slot, -libc::ECANCELED, 0, Creates::Nothing) {
                     Settled::Wake(waking) => (false, Some(waking)),
                     _ => (false, None),
                 }
             }
-            State::Waiting(_) | State::Answered { .. } | State::Orphaned => {
-                if let Some(items) = &mut slot.multishot {
-                    items.paused = false;
+            State::Waiting | State::WaitingPoll | State::Answered | State::Orphaned => {
+                let first = slot.cancel.get() == Cancel::No;
+                if first {
+                    slot.cancel.set(Cancel::Queued);
                 }
-                let first = slot.cancel == Cancel::No;
-                slot.cancel = if first { Cancel::Queued } else { slot.cancel };
                 (first, None)
             }
-            State::Vacant | State::Encoding | State::Done(_) => {
-                if let Some(items) = &mut slot.multishot {
-                    items.paused = false;
-                }
-                (false, None)
-            }
+            State::Vacant | State::Encoding | State::Done => (false, None),
         }
     }
 
@@ -571,38 +596,36 @@ impl Slots {
         let on_it = |slot: &Slot| {
             // The entry of one that is being described cannot be looked at: foreign code is writing it, and may be
             // what dropped the handle.
-            if matches!(slot.state, State::Vacant | State::Encoding | State::Done(_)) {
+            if matches!(slot.state.get(), State::Vacant | State::Encoding | State::Done) {
                 return false;
             }
             let entry = slot.body.entry();
             let both_ends = entry.opcode == abi::SPLICE || entry.opcode == abi::TEE;
             entry.fd == fd || (both_ends && entry.file_index == fd)
         };
-        let keys: Vec<Key> = self.slots.iter().filter(|(_, slot)| on_it(slot)).map(|(_, slot)| slot.key).collect();
-        self.cancel_each(keys)
+        let slots: Vec<Rc<Slot>> = self.slots.iter().filter(|slot| on_it(slot)).cloned().collect();
+        self.cancel_each(&slots)
     }
 
     /// Cancel everything. `again` also what was cancelled before: the kernel may not have seen the operation then.
     pub(crate) fn cancel_all(&mut self, again: bool) -> (Vec<Key>, Vec<Rc<Waking>>) {
-        let mut keys: Vec<Key> = Vec::new();
-        for (_, slot) in &mut self.slots {
-            if again && slot.cancel == Cancel::Sent && slot.body.is_held() {
-                slot.cancel = Cancel::No;
-            }
-            if !matches!(slot.state, State::Vacant) {
-                keys.push(slot.key);
+        let used = |slot: &&Rc<Slot>| slot.state.get() != State::Vacant;
+        let slots: Vec<Rc<Slot>> = self.slots.iter().filter(used).cloned().collect();
+        for slot in &slots {
+            if again && slot.cancel.get() == Cancel::Sent && slot.body.is_held() {
+                slot.cancel.set(Cancel::No);
             }
         }
-        self.cancel_each(keys)
+        self.cancel_each(&slots)
     }
 
-    fn cancel_each(&mut self, keys: Vec<Key>) -> (Vec<Key>, Vec<Rc<Waking>>) {
+    fn cancel_each(&mut self, slots: &[Rc<Slot>]) -> (Vec<Key>, Vec<Rc<Waking>>) {
         let mut send = Vec::new();
         let mut wake = Vec::new();
-        for key in keys {
-            let (needed, waking) = self.cancel(key);
+        for slot in slots {
+            let (needed, waking) = self.cancel(slot);
             if needed {
-                send.push(key);
+                send.push(slot.key());
             }
             wake.extend(waking);
         }
@@ -611,56 +634,46 @@ impl Slots {
 
     /// The queued cancel of this operation is about to be pushed; false if it is no longer needed.
     pub(crate) fn push_cancel(&mut self, key: Key) -> bool {
-        let Some(slot) = self.get_mut(key) else {
+        let Some(slot) = self.get(key) else {
             return false;
         };
-        let needed = matches!(slot.state, State::Waiting(_) | State::Answered { .. } | State::Orphaned);
-        if slot.cancel == Cancel::Queued {
-            slot.cancel = Cancel::Sent;
+        if slot.cancel.get() == Cancel::Queued {
+            slot.cancel.set(Cancel::Sent);
         }
-        needed
+        slot.is_with_kernel()
     }
 
-    /// The future has gone.
-    pub(crate) fn orphan(&mut self, key: Key) -> Option<Orphaned> {
-        let slot = self.get_mut(key)?;
-        match &mut slot.state {
-            State::Vacant | State::Encoding | State::Queued(_) | State::Done(_) => {
-                Some(Orphaned::Gone(self.vacate(key)))
-            }
-            State::Waiting(_) | State::Answered { .. } | State::Orphaned => {
-                slot.state = State::Orphaned;
-                let cancel = slot.cancel == Cancel::No;
-                if cancel {
-                    slot.cancel = Cancel::Queued;
-                }
-                let waking = slot.waking.take();
-                let items = slot.multishot.take().map_or_else(VecDeque::new, |items| items.ready);
-                Some(Orphaned::Kept { cancel, waking, items })
-            }
+    /// The future has gone. A slot that is vacant now is to be emptied, and to be recycled then.
+    pub(crate) fn orphan(&mut self, slot: &Slot) -> Orphaned {
+        if !slot.is_with_kernel() {
+            self.vacate(slot);
+            return Orphaned::Gone;
         }
+        slot.state.set(State::Orphaned);
+        let cancel = slot.cancel.get() == Cancel::No;
+        if cancel {
+            slot.cancel.set(Cancel::Queued);
+        }
+        let (_no_descriptor, items) = slot.take_left();
+        Orphaned::Kept { cancel, waking: slot.take_waking(), items }
     }
 
-    /// A removed slot has been emptied: put it back for the next operation. One that is not empty comes back, for the
-    /// caller to drop.
-    pub(crate) fn recycle(&mut self, mut slot: Box<Slot>) -> Option<Box<Slot>> {
-        let is_empty = slot.waking.is_none() && slot.multishot.is_none() && !matches!(slot.state, State::Done(Some(_)));
-        if is_empty && Rc::strong_count(&slot.body) == 1 && slot.body.is_vacant() {
-            slot.state = State::Vacant;
-            slot.key = Key::NONE;
-            let index = self.slots.insert(slot);
-            self.spare.push(index);
-            return None;
-        }
-        Some(slot)
+    /// A vacant slot has been emptied: put it back for the next operation.
+    pub(crate) fn recycle(&mut self, slot: &Slot) {
+        assert!(
+            slot.state.get() == State::Vacant && slot.body.is_vacant(),
+            "a slot is used again when its operation has left it"
+        );
+        self.emptying -= 1;
+        self.spare.push(slot.index);
     }
 
     /// The kernel does not let go: forget every operation that it may still touch, so that none is ever freed (I5).
     pub(crate) fn leak_held(&self) -> usize {
         let mut leaked = 0;
-        for (_, slot) in &self.slots {
+        for slot in &self.slots {
             if slot.body.is_held() {
-                std::mem::forget(Rc::clone(&slot.body));
+                std::mem::forget(Rc::clone(slot));
                 leaked += 1;
             }
         }
@@ -673,17 +686,6 @@ impl Slots {
         self.active
     }
 
-    /// Whether this operation is queued or with the kernel.
-    #[inline]
-    pub(crate) fn is_active(&self, key: Key) -> bool {
-        self.get(key).is_some_and(|slot| !matches!(slot.state, State::Done(_)))
-    }
-
-    /// Whether this operation has a slot.
-    pub(crate) fn is_used(&self, key: Key) -> bool {
-        self.get(key).is_some()
-    }
-
     /// Entries that the kernel has not answered for the last time.
     pub(crate) fn held(&self) -> usize {
         self.held
@@ -691,38 +693,48 @@ impl Slots {
 
     /// Slots in use, done ones included.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.spare.len()
+        self.slots.len() - self.spare.len() - self.emptying
     }
 
-    /// Any -> vacant, out of its place: its body is to be emptied with nothing borrowed.
-    fn vacate(&mut self, key: Key) -> Box<Slot> {
-        let slot = self.slots.remove(key.index());
-        if !matches!(slot.state, State::Done(_)) {
+    /// Any -> vacant: its body is to be emptied with nothing borrowed, and the slot to be recycled then.
+    fn vacate(&mut self, slot: &Slot) {
+        if slot.state.get() != State::Done {
             self.active -= 1;
         }
-        slot
+        slot.state.set(State::Vacant);
+        slot.key.set(Key::NONE);
+        self.emptying += 1;
     }
 
     #[inline]
-    fn get(&self, key: Key) -> Option<&Slot> {
-        self.slots.get(key.index()).map(Box::as_ref).filter(|slot| slot.key == key)
-    }
-
-    #[inline]
-    fn get_mut(&mut self, key: Key) -> Option<&mut Slot> {
-        self.slots.get_mut(key.index()).map(Box::as_mut).filter(|slot| slot.key == key)
+    fn get(&self, key: Key) -> Option<&Rc<Slot>> {
+        self.slots.get(key.index()).filter(|slot| slot.key.get() == key)
     }
 }
 
 impl Slot {
+    /// Whether it is queued or with the kernel.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        !matches!(self.state.get(), State::Vacant | State::Done)
+    }
+
+    /// Whether it is in use, be it for a result that nobody has taken yet.
+    pub(crate) fn is_used(&self) -> bool {
+        self.state.get() != State::Vacant
+    }
+
+    fn is_with_kernel(&self) -> bool {
+        matches!(self.state.get(), State::Waiting | State::WaitingPoll | State::Answered | State::Orphaned)
+    }
+
     /// The answer to the cancel of this operation, which is still in its slot. What became of the operation its own
     /// completion says, so only one answer matters: that the kernel did not find it. It looks in its queues, and an
     /// operation that is being moved from one to the other just then is in none of them.
-    fn settle_cancel(&mut self, key: Key, result: i32) -> Settled {
-        let with_kernel = matches!(self.state, State::Waiting(_) | State::Answered { .. } | State::Orphaned);
-        if result == -libc::ENOENT && with_kernel && self.cancel == Cancel::Sent {
-            self.cancel = Cancel::Queued;
-            return Settled::CancelMissed(key);
+    fn settle_cancel(&self, result: i32) -> Settled {
+        if result == -libc::ENOENT && self.is_with_kernel() && self.cancel.get() == Cancel::Sent {
+            self.cancel.set(Cancel::Queued);
+            return Settled::CancelMissed(self.key());
         }
         Settled::Nothing
     }

@@ -9,15 +9,15 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures::stream::{FusedStream, Stream};
 
-use super::body::Body;
+use super::body::{Body, Heading};
 use super::buf::Ticket;
 use super::completion::Completion;
 use super::driver::{Admission, Driver};
-use super::inflight::{Key, Next};
+use super::inflight::{Next, Slot};
 use super::operation::{MultishotOperation, Operation};
 
 /// One operation, not started before it is first polled.
@@ -49,7 +49,7 @@ enum Stage {
     },
     InFlight {
         driver: Rc<Driver>,
-        key: Key,
+        slot: Rc<Slot>,
     },
     Finished,
 }
@@ -76,8 +76,8 @@ impl<O: Operation> Submission<O> {
     /// As [`cancel`](Self::cancel), for a submission that lies inside a larger future.
     pub fn request_cancel(&mut self) {
         self.cancelled = true;
-        if let Stage::InFlight { driver, key } = &self.stage {
-            driver.cancel(*key);
+        if let Stage::InFlight { driver, slot } = &self.stage {
+            driver.cancel(slot);
         }
     }
 
@@ -109,20 +109,19 @@ impl<O: Operation> Submission<O> {
                 drop(waker);
                 Poll::Pending
             }
-            Admission::Granted(key, ticket, body) => {
+            Admission::Granted(slot) => {
                 let operation = self.take_operation();
-                match describe(&driver, key, &body, |body| {
-                    body.put(operation, ticket, key.user_data());
-                    body.encode::<O>()
+                match describe(&driver, &slot, |body| {
+                    body.put(operation);
+                    body.encode::<O>(slot.ticket(), slot.key().user_data())
                 }) {
-                    Ok(()) => {
-                        self.stage.fly(driver, key);
+                    Ok(heading) => {
+                        self.stage.fly(driver, slot, heading);
                         Poll::Pending
                     }
                     Err(error) => {
-                        let operation = body.take::<O>();
-                        drop(body);
-                        driver.withdraw(key);
+                        let (operation, ticket) = (slot.body().take::<O>(), slot.ticket());
+                        driver.withdraw(&slot);
                         Poll::Ready(operation.decode(Completion::refused(ticket, error)))
                     }
                 }
@@ -155,10 +154,10 @@ impl Stage {
 
     /// The operation is described. Queueing it may run foreign code, so the stage is told first.
     #[inline]
-    fn fly(&mut self, driver: Rc<Driver>, key: Key) {
-        *self = Self::InFlight { driver, key };
-        if let Self::InFlight { driver, key } = self {
-            driver.queue(*key);
+    fn fly(&mut self, driver: Rc<Driver>, slot: Rc<Slot>, heading: Heading) {
+        *self = Self::InFlight { driver, slot };
+        if let Self::InFlight { driver, slot } = self {
+            driver.queue(slot, heading);
         }
     }
 }
@@ -170,9 +169,9 @@ impl<O: Operation> Future for Submission<O> {
         let this = self.get_mut();
         match &this.stage {
             Stage::Fresh | Stage::Admitting { .. } => this.start(cx),
-            Stage::InFlight { driver, key } => {
+            Stage::InFlight { driver, slot } => {
                 belongs_here(driver);
-                let Some((operation, ticket, answer)) = driver.take::<O>(*key, cx.waker()) else {
+                let Some((operation, ticket, answer)) = driver.take::<O>(slot, cx.waker()) else {
                     return Poll::Pending;
                 };
                 this.stage = Stage::Finished;
@@ -188,7 +187,7 @@ impl<O: Operation> Drop for Submission<O> {
         match &self.stage {
             Stage::Fresh | Stage::Finished => {}
             Stage::Admitting { driver, place, .. } => driver.leave(*place),
-            Stage::InFlight { driver, key } => driver.orphan(*key),
+            Stage::InFlight { driver, slot } => driver.orphan(slot),
         }
     }
 }
@@ -231,8 +230,8 @@ impl<O: MultishotOperation> Multishot<O> {
     /// Ask for the end of the operation: the stream yields what has already come, then how it ended if the kernel had
     /// it, then ends.
     pub fn cancel(&mut self) {
-        if let Stage::InFlight { driver, key } = &self.stage {
-            driver.cancel(*key);
+        if let Stage::InFlight { driver, slot } = &self.stage {
+            driver.cancel(slot);
             return;
         }
         let operation = self.operation.take();
@@ -262,45 +261,32 @@ impl<O: MultishotOperation> Multishot<O> {
                 drop(waker);
                 Poll::Pending
             }
-            Admission::Granted(key, ticket, body) => {
+            Admission::Granted(slot) => {
                 let operation = self.take_operation();
-                match describe(&driver, key, &body, |body| {
-                    body.put(operation, ticket, key.user_data());
-                    body.encode_multishot::<O>()
-                }) {
-                    Ok(()) => {
-                        self.stage.fly(driver, key);
-                        Poll::Pending
-                    }
-                    Err(error) => {
-                        let operation = body.take::<O>();
-                        drop(body);
-                        driver.withdraw(key);
-                        Poll::Ready(Some(operation.item(Completion::refused(ticket, error))))
-                    }
-                }
+                slot.body().put(operation);
+                self.arm(driver, slot, None)
             }
         }
     }
 
-    /// It was paused and everything was taken: describe it and queue it again.
-    fn rearm(&mut self, driver: Rc<Driver>, key: Key, body: Rc<Body>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
+    /// Describe the operation that lies in this slot, and queue it; with a waker if the slot has none.
+    fn arm(&mut self, driver: Rc<Driver>, slot: Rc<Slot>, waker: Option<&Waker>) -> Poll<Option<O::Item>> {
         // Its slot is being described, and goes with a panic.
         self.stage = Stage::Finished;
-        match describe(&driver, key, &body, |body| {
-            driver.replace_waker(key, cx.waker());
-            body.encode_multishot::<O>()
+        match describe(&driver, &slot, |body| {
+            if let Some(waker) = waker {
+                driver.replace_waker(&slot, waker);
+            }
+            body.encode_multishot::<O>(slot.ticket(), slot.key().user_data())
         }) {
-            Ok(()) => {
-                self.stage.fly(driver, key);
+            Ok(heading) => {
+                self.stage.fly(driver, slot, heading);
                 Poll::Pending
             }
             Err(error) => {
-                let item = body.item::<O>(Completion::refused(body.ticket(), error));
-                body.dispose();
-                drop(body);
-                driver.withdraw(key);
-                Poll::Ready(Some(item))
+                let (operation, ticket) = (slot.body().take::<O>(), slot.ticket());
+                driver.withdraw(&slot);
+                Poll::Ready(Some(operation.item(Completion::refused(ticket, error))))
             }
         }
     }
@@ -311,34 +297,19 @@ impl<O: MultishotOperation> Stream for Multishot<O> {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
         let this = self.get_mut();
-        let (driver, key) = match &this.stage {
+        let (driver, slot) = match &this.stage {
             Stage::Finished => return Poll::Ready(None),
             Stage::Fresh | Stage::Admitting { .. } => return this.start(cx),
-            Stage::InFlight { driver, key } => (driver, *key),
+            Stage::InFlight { driver, slot } => (Rc::clone(driver), Rc::clone(slot)),
         };
-        belongs_here(driver);
-        let mut next = driver.next(key, cx.waker());
-        if matches!(next, Next::OtherWaker) {
-            driver.replace_waker(key, cx.waker());
-            next = driver.next(key, cx.waker());
-        }
-        match next {
-            Next::Item(body, completion) => Poll::Ready(Some(body.item::<O>(completion))),
-            Next::Pending | Next::OtherWaker => Poll::Pending,
-            Next::Rearm(body) => {
-                let driver = Rc::clone(driver);
-                this.rearm(driver, key, body, cx)
-            }
-            Next::Ended(mut slot) => {
-                let driver = Rc::clone(driver);
+        belongs_here(&driver);
+        match driver.next(&slot, cx.waker()) {
+            Next::Item(completion) => Poll::Ready(Some(slot.body().item::<O>(completion))),
+            Next::Pending => Poll::Pending,
+            Next::Rearm => this.arm(driver, slot, Some(cx.waker())),
+            Next::Ended => {
                 this.stage = Stage::Finished;
-                slot.body().dispose();
-                let waking = slot.take_waking();
-                drop(slot.take_items());
-                driver.recycle(slot);
-                if let Some(waking) = waking {
-                    driver.let_waking_go(waking);
-                }
+                driver.empty(&slot);
                 Poll::Ready(None)
             }
         }
@@ -356,7 +327,7 @@ impl<O: MultishotOperation> Drop for Multishot<O> {
         match &self.stage {
             Stage::Fresh | Stage::Finished => {}
             Stage::Admitting { driver, place, .. } => driver.leave(*place),
-            Stage::InFlight { driver, key } => driver.orphan(*key),
+            Stage::InFlight { driver, slot } => driver.orphan(slot),
         }
     }
 }
@@ -372,19 +343,18 @@ impl<O: MultishotOperation> fmt::Debug for Multishot<O> {
 #[inline]
 fn describe(
     driver: &Rc<Driver>,
-    key: Key,
-    body: &Rc<Body>,
-    encode: impl FnOnce(&Body) -> io::Result<()>,
-) -> io::Result<()> {
-    struct Undo<'a>(&'a Driver, Key, &'a Rc<Body>);
+    slot: &Rc<Slot>,
+    encode: impl FnOnce(&Body) -> io::Result<Heading>,
+) -> io::Result<Heading> {
+    struct Undo<'a>(&'a Driver, &'a Slot);
     impl Drop for Undo<'_> {
         fn drop(&mut self) {
+            self.1.body().dispose();
             self.0.withdraw(self.1);
-            self.2.dispose();
         }
     }
-    let undo = Undo(driver, key, body);
-    let outcome = encode(body).and_then(|()| driver.check_opcode(body.opcode()));
+    let undo = Undo(driver, slot);
+    let outcome = encode(slot.body()).and_then(|heading| driver.check_opcode(heading.opcode).map(|()| heading));
     std::mem::forget(undo);
     outcome
 }

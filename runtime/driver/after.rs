@@ -16,7 +16,7 @@ use crate::runtime::waking::Waking;
 #[derive(Debug, Default)]
 pub(super) struct After {
     pub(super) wakes: VecDeque<Rc<Waking>>,
-    pub(super) disposals: VecDeque<(Option<Box<Slot>>, Completion)>,
+    pub(super) disposals: VecDeque<(Option<Rc<Slot>>, Completion)>,
     /// Completions that name nothing, by their `user_data`: who listens to the log is foreign code too.
     pub(super) reports: VecDeque<u64>,
 }
@@ -80,8 +80,7 @@ impl Driver {
             drop(core);
             drop(completion);
             if let Some(slot) = slot {
-                slot.body().dispose();
-                self.recycle(slot);
+                self.empty(&slot);
             }
         } else if let Some(user_data) = core.after.reports.pop_front() {
             drop(core);

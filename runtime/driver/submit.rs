@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use super::{Admission, Driver};
+use crate::runtime::body::Heading;
 use crate::runtime::buf::Ticket;
 use crate::runtime::completion::Answer;
-use crate::runtime::inflight::{Key, Next, Orphaned, Polled, Slot};
+use crate::runtime::inflight::{Next, Orphaned, Slot};
 use crate::runtime::opcode::Opcode;
 use crate::runtime::operation::Operation;
 use crate::runtime::waking::Waking;
@@ -22,8 +23,7 @@ impl Driver {
             && core.has_room()
             && let Some(waking) = core.wakers.find(waker)
         {
-            let (key, ticket, body) = core.slots.reserve(multishot, Some(waking));
-            return Admission::Granted(key, ticket, body);
+            return Admission::Granted(core.slots.reserve(multishot, Some(waking)));
         }
         drop(core);
         self.admit_other(place, multishot, waker)
@@ -58,15 +58,16 @@ impl Driver {
 
     /// Encoding -> queued, or done at once: `encode` is foreign code, and may have shut this runtime down.
     #[inline]
-    pub(crate) fn queue(&self, key: Key) {
+    pub(crate) fn queue(&self, slot: &Slot, heading: Heading) {
         let mut core = self.core.borrow_mut();
-        core.slots.queue(key);
+        core.slots.queue(slot);
         if core.closed {
-            let (_nothing_to_send, waking) = core.slots.cancel(key);
+            let (_nothing_to_send, waking) = core.slots.cancel(slot);
             core.wake(waking);
             self.let_go(core);
         } else {
-            core.backlog.push_back(key);
+            core.has_links |= heading.is_linked;
+            core.backlog.push(slot.key());
             drop(core);
             self.arm_flush();
         }
@@ -79,58 +80,54 @@ impl Driver {
         if self.setup.opcodes.contains(code) { Ok(()) } else { Err(unknown_opcode(code)) }
     }
 
-    /// Encoding -> vacant. The operation has left the body, and whoever described it its handle on that.
-    pub(crate) fn withdraw(&self, key: Key) {
+    /// Encoding -> vacant. The operation has left the body.
+    pub(crate) fn withdraw(&self, slot: &Slot) {
         let mut core = self.core.borrow_mut();
-        let mut slot = core.slots.withdraw(key);
-        let waking = slot.as_mut().and_then(|slot| slot.take_waking());
+        let waking = core.slots.withdraw(slot);
         let gone = waking.and_then(|waking| core.wakers.let_go(waking));
-        let left = slot.and_then(|slot| core.slots.recycle(slot));
         self.let_go(core);
-        drop((gone, left));
-    }
-
-    /// Keep an emptied slot for the next operation.
-    pub(crate) fn recycle(&self, slot: Box<Slot>) {
-        let left = self.core.borrow_mut().slots.recycle(slot);
-        drop(left);
+        drop(gone);
     }
 
     /// The operation and its answer, if it is done; if not, the right task is woken when it is.
     ///
-    /// One borrow for all: moving an operation out of its body runs none of its code.
+    /// One borrow, to give the slot back: moving an operation out of its body runs none of its code.
     #[inline]
-    pub(crate) fn take<O: Operation>(&self, key: Key, waker: &Waker) -> Option<(O, Ticket, Answer)> {
-        let mut core = self.core.borrow_mut();
-        let mut polled = core.slots.poll(key, waker);
-        if matches!(polled, Polled::OtherWaker) {
-            // Cloning a waker is foreign code: it runs with nothing borrowed, and the slot is looked at again after it.
-            drop(core);
-            self.replace_waker(key, waker);
-            core = self.core.borrow_mut();
-            polled = core.slots.poll(key, waker);
+    pub(crate) fn take<O: Operation>(&self, slot: &Slot, waker: &Waker) -> Option<(O, Ticket, Answer)> {
+        if !slot.is_done() && !self.is_done_meanwhile(slot, waker) {
+            return None;
         }
-        match polled {
-            Polled::Pending | Polled::OtherWaker => None,
-            Polled::Done => {
-                let (operation, ticket, answer, waking) = core.slots.take::<O>(key);
-                if let Some(waking) = waking {
-                    drop(core);
-                    self.let_waking_go(waking);
-                }
-                Some((operation, ticket, answer))
-            }
+        let waking = slot.take_waking();
+        let taken = self.core.borrow_mut().slots.take::<O>(slot);
+        if let Some(waking) = waking {
+            self.let_waking_go(waking);
         }
+        Some(taken)
     }
 
-    pub(crate) fn next(&self, key: Key, waker: &Waker) -> Next {
-        self.core.borrow_mut().slots.next(key, waker)
+    /// See to it that the right task is woken. Cloning a waker is foreign code: it runs with nothing borrowed, and the
+    /// slot is looked at again after it.
+    #[inline(never)]
+    fn is_done_meanwhile(&self, slot: &Slot, waker: &Waker) -> bool {
+        if slot.will_wake(waker) {
+            return false;
+        }
+        self.replace_waker(slot, waker);
+        slot.is_done()
     }
 
-    pub(crate) fn replace_waker(&self, key: Key, waker: &Waker) {
+    pub(crate) fn next(&self, slot: &Slot, waker: &Waker) -> Next {
+        let next = self.core.borrow_mut().slots.next(slot);
+        if !matches!(next, Next::Pending) || slot.will_wake(waker) {
+            return next;
+        }
+        self.replace_waker(slot, waker);
+        self.core.borrow_mut().slots.next(slot)
+    }
+
+    pub(crate) fn replace_waker(&self, slot: &Slot, waker: &Waker) {
         let waking = self.share(waker);
-        let old = self.core.borrow_mut().slots.replace_waker(key, waking);
-        if let Some(old) = old {
+        if let Some(old) = slot.replace_waking(waking) {
             self.let_waking_go(old);
         }
     }
@@ -142,39 +139,56 @@ impl Driver {
     }
 
     /// Ask for the end of an operation. It still completes, once.
-    pub(crate) fn cancel(&self, key: Key) {
+    pub(crate) fn cancel(&self, slot: &Slot) {
         let mut core = self.core.borrow_mut();
-        let (send, waking) = core.slots.cancel(key);
+        let (send, waking) = core.slots.cancel(slot);
         core.wake(waking);
         if send {
-            core.cancels.push_back(key);
+            core.cancels.push_back(slot.key());
         }
         self.let_go(core);
         self.arm_flush();
     }
 
     /// The future has gone.
-    pub(crate) fn orphan(&self, key: Key) {
+    pub(crate) fn orphan(&self, slot: &Slot) {
         let mut core = self.core.borrow_mut();
-        match core.slots.orphan(key) {
-            None => {}
-            Some(Orphaned::Gone(mut slot)) => {
+        match core.slots.orphan(slot) {
+            Orphaned::Gone => {
                 let waker = slot.take_waking().and_then(|waking| core.wakers.let_go(waking));
                 self.let_go(core);
-                slot.body().dispose();
-                let left = (slot.take_completion(), slot.take_items());
-                self.recycle(slot);
-                drop((left, waker));
+                self.empty(slot);
+                drop(waker);
             }
-            Some(Orphaned::Kept { cancel, waking, items }) => {
+            Orphaned::Kept { cancel, waking, items } => {
                 if cancel {
-                    core.cancels.push_back(key);
+                    core.cancels.push_back(slot.key());
                 }
                 let waker = waking.and_then(|waking| core.wakers.let_go(waking));
                 drop(core);
                 drop((waker, items));
                 self.arm_flush();
             }
+        }
+    }
+
+    /// Empty a vacant slot of all that nobody has taken, which is foreign code, and keep it for the next operation: also
+    /// when that code panics.
+    pub(crate) fn empty(&self, slot: &Slot) {
+        struct Recycle<'a>(&'a Driver, &'a Slot);
+        impl Drop for Recycle<'_> {
+            fn drop(&mut self) {
+                self.0.core.borrow_mut().slots.recycle(self.1);
+            }
+        }
+        let left = slot.take_left();
+        let waking = slot.take_waking();
+        let recycle = Recycle(self, slot);
+        slot.body().dispose();
+        drop(recycle);
+        drop(left);
+        if let Some(waking) = waking {
+            self.let_waking_go(waking);
         }
     }
 }

@@ -21,7 +21,7 @@ use super::after::After;
 use crate::runtime::abi;
 use crate::runtime::body::Lent;
 use crate::runtime::entry::Entry;
-use crate::runtime::inflight::{Key, Settled, Slots};
+use crate::runtime::inflight::{Key, Settled, Slot, Slots};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::ring::{Ring, Wait};
 use crate::runtime::waking::{Wakers, Waking};
@@ -42,7 +42,9 @@ pub(super) struct Core {
     pub(super) cancels: VecDeque<Key>,
     /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
     pub(super) missed: Vec<Key>,
-    pub(super) backlog: VecDeque<Key>,
+    pub(super) backlog: Vec<Key>,
+    /// Whether an entry in the backlog may have to stand right before the next one.
+    pub(super) has_links: bool,
     /// In the order of their places, so that one of many is found by halving.
     pub(super) waiters: VecDeque<Waiter>,
     pub(super) granted: BTreeSet<u64>,
@@ -50,7 +52,7 @@ pub(super) struct Core {
     pub(super) wakers: Wakers,
     pub(super) operations_max: usize,
     /// The read of the eventfd of `unpark`, once it was made. It takes no place from the program's operations.
-    pub(super) armed: Option<Key>,
+    pub(super) armed: Option<Rc<Slot>>,
     pub(super) after: After,
     pub(super) closed: bool,
 }
@@ -107,17 +109,27 @@ impl Core {
                 self.ring.push(Lent::nothing(&cancel_entry(key)));
             }
         }
-        while let Some(&first) = self.backlog.front() {
+        let mut pushed = 0;
+        let outcome = self.push_backlog(&mut pushed, metrics);
+        self.backlog.drain(..pushed);
+        self.has_links &= !self.backlog.is_empty();
+        outcome
+    }
+
+    /// Push the backlog from its head on. `pushed` counts how far that went, also when the ring fails: what comes back for
+    /// another try meanwhile lines up behind.
+    #[inline]
+    fn push_backlog(&mut self, pushed: &mut usize, metrics: &Metrics) -> io::Result<()> {
+        while *pushed < self.backlog.len() {
             // A linked chain must be taken by one enter: the kernel ends a chain at the end of a submission.
-            let chain = if self.slots.is_linked(first) { self.chain() } else { 1 };
+            let chain = if self.has_links { self.chain(*pushed) } else { 1 };
             if self.ring.space() < chain && !self.make_room(chain, metrics)? {
                 return Ok(());
             }
-            for _ in 0..chain {
-                let Some(key) = self.backlog.pop_front() else {
-                    break;
-                };
-                let Self { ring, slots, .. } = self;
+            let Self { ring, slots, backlog, .. } = self;
+            let first = *pushed;
+            *pushed = backlog.len().min(first + chain);
+            for &key in &backlog[first..*pushed] {
                 if slots.push(key, |lent| ring.push(lent)) {
                     metrics.submissions.add(1);
                 }
@@ -126,9 +138,9 @@ impl Core {
         Ok(())
     }
 
-    /// The length of the linked chain at the head of the queue.
-    fn chain(&self) -> usize {
-        self.backlog.iter().take_while(|key| self.slots.is_linked(**key)).count() + 1
+    /// The length of the linked chain that begins at this place of the backlog.
+    fn chain(&self, first: usize) -> usize {
+        self.backlog[first..].iter().take_while(|key| self.slots.is_linked(**key)).count() + 1
     }
 
     /// Space for this many entries, by submitting what is staged if need be. False: the kernel takes none now.
@@ -168,7 +180,7 @@ impl Core {
     }
 
     fn reap(&mut self, metrics: &Metrics) {
-        let Self { ring, slots, after, backlog, cancels, missed, .. } = self;
+        let Self { ring, slots, after, backlog, has_links, cancels, missed, .. } = self;
         let mut reaped = 0;
         ring.reap(|cqe| {
             reaped += 1;
@@ -177,7 +189,8 @@ impl Core {
                 Settled::Wake(waking) => after.wake(waking),
                 Settled::Requeue(key) => {
                     metrics.retries.add(1);
-                    backlog.push_back(key);
+                    *has_links = true;
+                    backlog.push(key);
                 }
                 Settled::Cancel(key, waking) => {
                     cancels.push_back(key);
@@ -221,8 +234,7 @@ impl Core {
             self.waiters.push_back(Waiter { place, waking });
             return Admission::Wait(place, None);
         }
-        let (key, ticket, body) = self.slots.reserve(multishot, Some(waking));
-        Admission::Granted(key, ticket, body)
+        Admission::Granted(self.slots.reserve(multishot, Some(waking)))
     }
 
     /// Note that these are to be woken when nothing is borrowed any more.
@@ -242,7 +254,7 @@ impl Core {
 
     /// The program's operations that are queued or held by the kernel.
     pub(super) fn operations(&self) -> usize {
-        let own = self.armed.is_some_and(|key| self.slots.is_active(key));
+        let own = self.armed.as_ref().is_some_and(|slot| slot.is_active());
         self.slots.active() - usize::from(own)
     }
 
