@@ -391,29 +391,27 @@ impl Slots {
         self.get(key).is_some_and(|slot| slot.state.get() == State::Queued && slot.body.is_linked())
     }
 
-    /// Settle one completion.
+    /// Settle one completion, if it is what nearly every one is: the only one of its operation, a success, and waited
+    /// for. `None`: nothing has happened, and [`settle`](Self::settle) is to have it.
     #[inline]
-    pub(crate) fn settle(&mut self, cqe: Cqe) -> Settled {
-        // What nearly every completion is: the only one of its operation, and a success.
-        if let Some(slot) = self.get(Key(cqe.user_data))
-            && slot.state.get() == State::Waiting
-            && !slot.is_multishot.get()
-            && cqe.flags & abi::MORE == 0
-            && cqe.result >= 0
+    pub(crate) fn complete(&mut self, cqe: Cqe) -> Option<Rc<Waking>> {
+        let slot = self.get(Key(cqe.user_data))?;
+        if slot.state.get() != State::Waiting || slot.is_multishot.get() || cqe.flags & abi::MORE != 0 || cqe.result < 0
         {
-            let (_retry, creates) = slot.body.release(false);
-            slot.answer(Answer::new(cqe.result, cqe.flags, creates));
-            slot.state.set(State::Done);
-            let waking = slot.take_waking();
-            self.held -= 1;
-            self.active -= 1;
-            return waking.map_or(Settled::Nothing, Settled::Wake);
+            return None;
         }
-        self.settle_other(cqe)
+        let waking = slot.take_waking()?;
+        let (_retry, creates) = slot.body.release(false);
+        slot.answer(Answer::new(cqe.result, cqe.flags, creates));
+        slot.state.set(State::Done);
+        self.held -= 1;
+        self.active -= 1;
+        Some(waking)
     }
 
+    /// Settle one completion.
     #[inline(never)]
-    fn settle_other(&mut self, cqe: Cqe) -> Settled {
+    pub(crate) fn settle(&mut self, cqe: Cqe) -> Settled {
         let key = Key(cqe.user_data & !CANCEL);
         let Some(slot) = self.get(key).map(Rc::clone) else {
             // An operation may well have ended before its cancel is answered.

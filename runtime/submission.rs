@@ -134,7 +134,7 @@ impl<O: Operation> Submission<O> {
     /// The operation, to be moved into its slot, or handed back.
     #[inline]
     fn take_operation(&mut self) -> O {
-        self.stage = Stage::Finished;
+        self.stage.finish();
         self.operation.take().expect("an operation starts once")
     }
 }
@@ -152,10 +152,27 @@ impl Stage {
         }
     }
 
+    /// Nothing is left to do, but by what is done with what this has been.
+    #[inline]
+    fn finish(&mut self) {
+        match self {
+            Self::Fresh | Self::Finished => self.replace_empty(Self::Finished),
+            Self::Admitting { .. } | Self::InFlight { .. } => *self = Self::Finished,
+        }
+    }
+
+    /// Replace a stage that holds nothing. The plain version is an assignment, which looks at every field of what was
+    /// there, for it cannot know that there is none.
+    #[inline]
+    fn replace_empty(&mut self, stage: Self) {
+        debug_assert!(matches!(self, Self::Fresh | Self::Finished), "this stage holds its driver");
+        std::mem::forget(std::mem::replace(self, stage));
+    }
+
     /// The operation is described. Queueing it may run foreign code, so the stage is told first.
     #[inline]
     fn fly(&mut self, driver: Rc<Driver>, slot: Rc<Slot>, heading: Heading) {
-        *self = Self::InFlight { driver, slot };
+        self.replace_empty(Self::InFlight { driver, slot });
         if let Self::InFlight { driver, slot } = self {
             driver.queue(slot, heading);
         }
@@ -171,10 +188,13 @@ impl<O: Operation> Future for Submission<O> {
             Stage::Fresh | Stage::Admitting { .. } => this.start(cx),
             Stage::InFlight { driver, slot } => {
                 belongs_here(driver);
-                let Some((operation, ticket, answer)) = driver.take::<O>(slot, cx.waker()) else {
+                if !slot.is_done() && !driver.is_done_meanwhile(slot, cx.waker()) {
                     return Poll::Pending;
+                }
+                let Stage::InFlight { driver, slot } = std::mem::replace(&mut this.stage, Stage::Finished) else {
+                    panic!("an operation in flight has a slot");
                 };
-                this.stage = Stage::Finished;
+                let (operation, ticket, answer) = driver.take::<O>(&slot);
                 Poll::Ready(operation.decode(answer.into_completion(ticket)))
             }
             Stage::Finished => panic!("this operation has completed and was polled again"),
@@ -244,7 +264,7 @@ impl<O: MultishotOperation> Multishot<O> {
     /// As [`Submission`]'s.
     #[inline]
     fn take_operation(&mut self) -> O {
-        self.stage = Stage::Finished;
+        self.stage.finish();
         self.operation.take().expect("an operation starts once")
     }
 

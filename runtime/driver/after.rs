@@ -31,6 +31,11 @@ impl After {
     }
 
     #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        !(self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty())
+    }
+
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.wakes.len() + self.disposals.len() + self.reports.len()
     }

@@ -89,26 +89,22 @@ impl Driver {
         drop(gone);
     }
 
-    /// The operation and its answer, if it is done; if not, the right task is woken when it is.
-    ///
-    /// One borrow, to give the slot back: moving an operation out of its body runs none of its code.
+    /// The operation, whose it is, and its answer, when it is done. Moving an operation out of its body runs none of its
+    /// code, so one borrow, which gives the slot back, does for all.
     #[inline]
-    pub(crate) fn take<O: Operation>(&self, slot: &Slot, waker: &Waker) -> Option<(O, Ticket, Answer)> {
-        if !slot.is_done() && !self.is_done_meanwhile(slot, waker) {
-            return None;
-        }
+    pub(crate) fn take<O: Operation>(&self, slot: &Slot) -> (O, Ticket, Answer) {
         let waking = slot.take_waking();
         let taken = self.core.borrow_mut().slots.take::<O>(slot);
         if let Some(waking) = waking {
             self.let_waking_go(waking);
         }
-        Some(taken)
+        taken
     }
 
     /// See to it that the right task is woken. Cloning a waker is foreign code: it runs with nothing borrowed, and the
     /// slot is looked at again after it.
     #[inline(never)]
-    fn is_done_meanwhile(&self, slot: &Slot, waker: &Waker) -> bool {
+    pub(crate) fn is_done_meanwhile(&self, slot: &Slot, waker: &Waker) -> bool {
         if slot.will_wake(waker) {
             return false;
         }

@@ -66,21 +66,23 @@ pub(super) struct Waiter {
 impl Core {
     pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         self.flush(metrics)?;
-        let missed = std::mem::take(&mut self.missed);
+        // Those of earlier turns: what misses from here on waits for the next one.
+        let missed = self.missed.len();
         let wait = match wait {
-            _ if self.ring.is_ready() || self.after.len() > 0 => Wait::No,
-            Wait::Until(limit) if !missed.is_empty() => {
+            _ if self.after.has_any() => Wait::No,
+            Wait::Until(limit) if missed > 0 => {
                 Wait::Until(Some(limit.map_or(CANCEL_MISSED_PAUSE, |limit| limit.min(CANCEL_MISSED_PAUSE))))
             }
             wait => wait,
         };
-        // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing.
-        if wait != Wait::No || self.ring.staged() > 0 || self.ring.more_work() {
+        // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing. With
+        // something staged it is the kernel that does not wait if completions are there.
+        if self.ring.staged() > 0 || (wait != Wait::No && !self.ring.is_ready()) || self.ring.more_work() {
             self.enter(wait, metrics)?;
         }
         self.reap(metrics);
-        if !missed.is_empty() {
-            self.cancels.extend(missed);
+        if missed > 0 {
+            self.cancels.extend(self.missed.drain(..missed));
         }
         for _ in 0..ROUNDS_MAX {
             if !self.ring.more_work() {
@@ -106,7 +108,7 @@ impl Core {
             self.cancels.pop_front();
             if self.slots.push_cancel(key) {
                 metrics.cancels.add(1);
-                self.ring.push(Lent::nothing(&cancel_entry(key)));
+                self.ring.stage().push(Lent::nothing(&cancel_entry(key)));
             }
         }
         let mut pushed = 0;
@@ -127,13 +129,15 @@ impl Core {
                 return Ok(());
             }
             let Self { ring, slots, backlog, .. } = self;
+            let run = if self.has_links { chain } else { ring.space() };
             let first = *pushed;
-            *pushed = backlog.len().min(first + chain);
+            *pushed = backlog.len().min(first + run);
+            let mut queue = ring.stage();
+            let mut submissions = 0;
             for &key in &backlog[first..*pushed] {
-                if slots.push(key, |lent| ring.push(lent)) {
-                    metrics.submissions.add(1);
-                }
+                submissions += u64::from(slots.push(key, |lent| queue.push(lent)));
             }
+            metrics.submissions.add(submissions);
         }
         Ok(())
     }
@@ -184,6 +188,9 @@ impl Core {
         let mut reaped = 0;
         ring.reap(|cqe| {
             reaped += 1;
+            if let Some(waking) = slots.complete(cqe) {
+                return after.wake(waking);
+            }
             match slots.settle(cqe) {
                 Settled::Nothing => {}
                 Settled::Wake(waking) => after.wake(waking),

@@ -5,7 +5,7 @@
 //! only if it sees some, so both would be lost. And nothing is hidden: `EINTR`, `EAGAIN`, `EBUSY` and a short
 //! submit are facts that the driver answers, once, for everybody.
 //!
-//! Invariants: I1 ownership and I2 address are what [`KernelRing::push`] asks of its caller; I5 shutdown is its
+//! Invariants: I1 ownership and I2 address are what [`Staging::push`] asks of its caller; I5 shutdown is its
 //! caller's too, since dropping the ring unmaps it while the kernel may still hold memory; I6 thread is kept by
 //! the ring being neither `Send` nor `Sync`; I7 bound by an assertion on the free entries.
 
@@ -19,7 +19,7 @@ use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Probe, squeue};
+use io_uring::{EnterFlags, IoUring, Probe, SubmissionQueue, squeue};
 
 use super::attempt::attempt;
 use super::setup::{self, Setup, Size};
@@ -52,6 +52,35 @@ pub(crate) struct KernelRing {
     can_wait_idle: bool,
     /// I6: with SINGLE_ISSUER the kernel refuses every other thread, and the index is this thread's.
     thread: PhantomData<*const ()>,
+}
+
+/// The submission queue while it is written: its ends are read once, and the new one is published with the drop.
+pub(crate) struct Staging<'a> {
+    queue: SubmissionQueue<'a>,
+    staged: &'a mut u32,
+}
+
+impl Staging<'_> {
+    /// Stages one entry.
+    ///
+    /// # Safety
+    ///
+    /// I1, I2: every address in `entry`, and every descriptor, must stay valid and untouched by others, where it
+    /// is, until the final completion of this entry has been reaped.
+    ///
+    /// # Panics
+    ///
+    /// If there is no space: I7, an entry pushed over another would be lost with its memory held for ever.
+    #[inline]
+    pub(crate) unsafe fn push(&mut self, entry: &Entry) {
+        // SAFETY: both types are 64 plain bytes in the kernel's order, alike in size and alignment (asserted above).
+        // Tested by `every_ring_carries_an_operation_there_and_back`.
+        let entry = unsafe { std::mem::transmute::<Entry, squeue::Entry>(*entry) };
+        // SAFETY: I1, I2 by this function's contract. Tested by `every_ring_carries_an_operation_there_and_back`.
+        let pushed = unsafe { self.queue.push(&entry) };
+        assert!(pushed.is_ok(), "the submission queue is full: enter the ring before pushing again");
+        *self.staged += 1;
+    }
 }
 
 /// The kernel's `struct io_uring_rsrc_update`, as registering a ring descriptor takes it.
@@ -119,27 +148,10 @@ impl KernelRing {
         self.staged as usize
     }
 
-    /// Stages one entry; the kernel sees it at the next enter.
-    ///
-    /// # Safety
-    ///
-    /// I1, I2: every address in `entry`, and every descriptor, must stay valid and untouched by others, where it
-    /// is, until the final completion of this entry has been reaped.
-    ///
-    /// # Panics
-    ///
-    /// If there is no space: I7, an entry pushed over another would be lost with its memory held for ever.
+    /// The submission queue, for any number of entries: the kernel sees them at the next enter.
     #[inline]
-    pub(crate) unsafe fn push(&mut self, entry: &Entry) {
-        assert!(self.space() > 0, "the submission queue is full: enter the ring before pushing again");
-        // SAFETY: both types are 64 plain bytes in the kernel's order, alike in size and alignment (asserted above).
-        // Tested by `every_ring_carries_an_operation_there_and_back`.
-        let entry = unsafe { std::mem::transmute::<Entry, squeue::Entry>(*entry) };
-        let mut queue = self.ring.submission();
-        // SAFETY: I1, I2 by this function's contract. Tested by `every_ring_carries_an_operation_there_and_back`.
-        let pushed = unsafe { queue.push(&entry) };
-        assert!(pushed.is_ok(), "the submission queue has less space than was counted");
-        self.staged += 1;
+    pub(crate) fn stage(&mut self) -> Staging<'_> {
+        Staging { queue: self.ring.submission(), staged: &mut self.staged }
     }
 
     /// Runs one entry at once as a plain call that does not wait, past the ring; see the module `attempt`.
@@ -306,7 +318,7 @@ impl KernelRing {
         let entry = Entry { opcode: Opcode::Nop.code(), ..Entry::default() };
         // SAFETY: I1, I2: a NOP names no memory and no descriptor. Tested by
         // `every_ring_carries_an_operation_there_and_back`.
-        unsafe { self.push(&entry) };
+        unsafe { self.stage().push(&entry) };
         loop {
             match self.enter(Wait::Until(None)) {
                 Ok(_) => {}

@@ -68,18 +68,13 @@ impl Ring {
         }
     }
 
-    /// Stage one entry for the next enter. There must be space.
+    /// The queue of entries for the next enter, to push any number at once.
     #[inline]
-    pub(crate) fn push(&mut self, lent: Lent<'_>) {
+    pub(crate) fn stage(&mut self) -> Staging<'_> {
         match self {
-            Self::Kernel(ring) => {
-                // SAFETY: I1, I2. A `Lent` is made by a body that holds the operation, unmoved, until the final
-                // completion of this very entry, or for an entry that names no memory. Guarded by
-                // `dropping_a_read_keeps_its_buffer`.
-                unsafe { ring.push(lent.entry()) }
-            }
-            Self::Scripted(ring) => ring.push(*lent.entry()),
-            Self::Closed => panic!("an entry was pushed into a ring that has shut down"),
+            Self::Kernel(ring) => Staging::Kernel(ring.stage()),
+            Self::Scripted(ring) => Staging::Scripted(ring),
+            Self::Closed => Staging::Closed,
         }
     }
 
@@ -197,6 +192,30 @@ impl Ring {
         match self {
             Self::Kernel(_) | Self::Closed => Box::new(Instant::now),
             Self::Scripted(ring) => Box::new(ring.clock()),
+        }
+    }
+}
+
+/// The queue of entries for the next enter, while it is written.
+pub(crate) enum Staging<'a> {
+    Kernel(kernel::Staging<'a>),
+    Scripted(&'a mut ScriptedRing),
+    Closed,
+}
+
+impl Staging<'_> {
+    /// Stage one entry. There must be space.
+    #[inline]
+    pub(crate) fn push(&mut self, lent: Lent<'_>) {
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I1, I2. A `Lent` is made by a body that holds the operation, unmoved, until the final
+                // completion of this very entry, or for an entry that names no memory. Guarded by
+                // `dropping_a_read_keeps_its_buffer`.
+                unsafe { ring.push(lent.entry()) }
+            }
+            Self::Scripted(ring) => ring.push(*lent.entry()),
+            Self::Closed => panic!("an entry was pushed into a ring that has shut down"),
         }
     }
 }
