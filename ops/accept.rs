@@ -31,7 +31,7 @@ pub struct Accept<T = OwnedFd> {
 }
 
 /// What a new descriptor can become.
-pub(super) trait FromCreated: 'static {
+pub trait FromCreated: 'static {
     fn from_created(fd: OwnedFd) -> Self;
 }
 

@@ -20,6 +20,7 @@
 //! | [`connect()`] | nothing | `()` | the socket is unusable after a dropped one | 5.5 | `connect.rs` |
 //! | [`shutdown()`] | nothing | `()` | may have happened | 5.11 | `shutdown.rs` |
 //! | [`open()`] | nothing | a descriptor | yes: what was opened for nobody is closed | 5.6 | `open.rs` |
+//! | [`accept_multishot`] | connections | a stream of descriptors | yes: those taken for nobody are closed | 5.19, else accepts | `accept_multishot.rs` |
 //! | [`close()`] | nothing | `()` | it is closed in any case | 5.6 | `close.rs` |
 //! | [`fsync()`] | nothing | `()` | yes | 5.1 | `fsync.rs` |
 //! | [`read_exact`], [`recv_exact`] and kin | as `read`, to the end of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
@@ -47,6 +48,7 @@ mod accept;
 mod close;
 mod connect;
 mod exact;
+mod accept_multishot;
 pub mod fs;
 mod fsync;
 mod in_flight;
@@ -77,6 +79,7 @@ pub use exact::{
     Exact, ExactCancel, ReadExact, RecvExact, SendAll, Step, WriteAll, read_exact, read_exact_at, recv_exact, send_all,
     write_all, write_all_at,
 };
+pub use accept_multishot::{Incoming, accept_multishot};
 pub use fsync::{Fsync, fsync};
 pub use in_flight::InFlight;
 pub use nop::{Nop, nop};

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use socket2::{SockAddr, SockRef, Socket};
 
 use super::{Family, ListenOptions, Stream};
-use crate::ops::{Accept, InFlight};
+use crate::ops::{Accept, InFlight, Incoming};
 use crate::runtime::{Fd, Submission};
 
 /// A socket that takes connections. See [`TcpListener`](super::TcpListener) and [`UnixListener`](super::UnixListener)
@@ -33,6 +33,36 @@ impl<F: Family> Listener<F> {
     /// only: accept the next.
     pub fn accept(&self) -> Submission<Accept<Stream<F>>> {
         Submission::new(Accept::new(self.fd.hold()))
+    }
+
+    /// `incoming()`: a stream of the connections that come in, from one operation.
+    ///
+    /// See [`ops::accept_multishot`](crate::ops::accept_multishot) for when it ends, and what an error means.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses no connection silently: those that were taken for nobody are closed, and their peers see that.
+    /// [`cancel`](Incoming::cancel) yields them first.
+    ///
+    /// # Errors
+    /// As [`accept`](Self::accept).
+    ///
+    /// # Examples
+    /// ```
+    /// use futures::StreamExt;
+    /// use ringmain::net::{TcpListener, TcpStream};
+    ///
+    /// ringmain::Runtime::new()?.block_on(async {
+    ///     let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap())?;
+    ///     let mut incoming = listener.incoming();
+    ///     let _client = TcpStream::connect(listener.local_addr()?).await?;
+    ///     let server = incoming.next().await.expect("it does not end")?;
+    ///     assert_eq!(server.local_addr()?, listener.local_addr()?);
+    ///     Ok::<(), std::io::Error>(())
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn incoming(&self) -> Incoming<Stream<F>> {
+        Incoming::new(self.fd.hold())
     }
 
     /// `local_addr()`: the address it listens on, with the port that the kernel chose if it was asked to.
