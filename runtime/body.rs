@@ -149,10 +149,8 @@ impl Body {
     #[inline]
     pub(crate) fn lend(&self, push: impl FnOnce(Lent<'_>)) {
         assert!(!self.held.replace(true), "the kernel holds this operation already");
+        self.frame.borrow_mut().begin_flights();
         let frame = self.frame.borrow();
-        for &(address, len) in &frame.flights {
-            frame.registry.begin_flight(address, len);
-        }
         push(Lent(&frame.entry));
     }
 
@@ -162,11 +160,15 @@ impl Body {
     pub(crate) fn release(&self, never_ran: bool) -> (Retry, Creates) {
         assert!(self.held.replace(false), "the kernel does not hold this operation");
         let mut frame = self.frame.borrow_mut();
-        for &(address, len) in &frame.flights {
-            frame.registry.end_flight(address, len);
-        }
+        frame.end_flights();
         frame.settle_closing(never_ran);
         (frame.retry, frame.creates)
+    }
+
+    /// The result of a zero-copy send is out: the kernel holds its memory still, until the notification.
+    pub(crate) fn await_notification(&self) {
+        assert!(self.held.get(), "the kernel does not hold this operation");
+        self.frame.borrow_mut().await_notification();
     }
 
     /// Move the operation out. A descriptor that was to be closed and never was is closed here, not when the body is

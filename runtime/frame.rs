@@ -8,7 +8,7 @@ use super::body::Heading;
 use super::buf::Ticket;
 use super::completion::Creates;
 use super::entry::Entry;
-use super::registry::Registry;
+use super::registry::{Kind, Registry};
 
 /// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
 /// It lives in the slot, so it moves as little as the operation does.
@@ -22,6 +22,8 @@ pub(crate) struct Frame {
     pub(crate) closing: Option<OwnedFd>,
     /// Regions of the registry that the entry lends, as (address, bytes).
     pub(crate) flights: Vec<(usize, usize)>,
+    /// The result is out and the kernel keeps these regions until its notification.
+    is_notifying: bool,
     pub(crate) registry: Registry,
     pub(crate) ring: u32,
     pub(crate) vectors: Vec<libc::iovec>,
@@ -36,6 +38,7 @@ impl Frame {
             retry: Retry::Never,
             closing: None,
             flights: Vec::new(),
+            is_notifying: false,
             registry,
             ring,
             vectors: Vec::new(),
@@ -66,6 +69,38 @@ impl Frame {
     pub(crate) fn settle_closing(&mut self, never_ran: bool) {
         if !never_ran && let Some(closed) = self.closing.take() {
             let _number_already_released = closed.into_raw_fd();
+        }
+    }
+
+    /// The kernel gets the regions.
+    #[inline]
+    pub(crate) fn begin_flights(&mut self) {
+        self.is_notifying = false;
+        let kind = Kind::of(self.entry.opcode);
+        for &(address, len) in &self.flights {
+            self.registry.begin_flight(kind, address, len);
+        }
+    }
+
+    /// The kernel has given its result, and keeps the regions until its notification.
+    pub(crate) fn await_notification(&mut self) {
+        self.is_notifying = true;
+        let kind = Kind::of(self.entry.opcode);
+        for &(address, len) in &self.flights {
+            self.registry.await_notification(kind, address, len);
+        }
+    }
+
+    /// The kernel has let go of the regions.
+    #[inline]
+    pub(crate) fn end_flights(&mut self) {
+        let kind = Kind::of(self.entry.opcode);
+        for &(address, len) in &self.flights {
+            if self.is_notifying {
+                self.registry.end_notification(address, len);
+            } else {
+                self.registry.end_flight(kind, address, len);
+            }
         }
     }
 

@@ -437,6 +437,7 @@ impl Slots {
             State::Waiting if slot.is_multishot.get() => self.settle_item(&slot, cqe, more),
             State::Waiting => {
                 if more {
+                    slot.body.await_notification();
                     slot.result.set(cqe.result);
                     slot.flags.set(cqe.flags);
                     slot.state.set(State::Answered);
@@ -456,6 +457,9 @@ impl Slots {
                 let creates = if slot.body.is_held() { slot.body.creates() } else { Creates::Nothing };
                 let completion = Completion::answered(slot.ticket(), cqe.result, cqe.flags, creates);
                 if more {
+                    if slot.body.is_held() && slot.body.entry().opcode == abi::SEND_ZC {
+                        slot.body.await_notification();
+                    }
                     return Settled::Dispose(None, completion);
                 }
                 self.held -= 1;

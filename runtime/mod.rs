@@ -54,7 +54,7 @@ pub use fd::{Fd, FdHold};
 pub use metrics::{Counter, Metrics};
 pub use opcode::Opcode;
 pub use operation::{MultishotOperation, Operation};
-pub use registry::{Counts, FixedBuf, Lease, Registry, SharedBuf};
+pub use registry::{FixedBuf, Holder, InFlightPages, Lease, Registry, SharedBuf, Snapshot};
 pub use ring::setup::Setup;
 pub use ring::{Pending, Script, Wait};
 pub use rustix::event::PollFlags;

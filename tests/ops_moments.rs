@@ -279,7 +279,7 @@ fn trial(name: &str, act: impl FnOnce(Runtime, &Bench)) {
     let bench = Bench::new(&runtime);
     let driver = bench.driver.clone();
     act(runtime, &bench);
-    let counts = driver.registry().counts();
+    let counts = driver.registry().snapshot();
     assert_eq!(counts.pages_free, counts.pages_total, "{name}: a lease was lost");
     assert_eq!(Rc::strong_count(&bench.token), 1, "{name}: a buffer was lost");
     drop(bench);

@@ -122,7 +122,7 @@ fn registered_pages_serve_pipes_sockets_and_files() {
         let (count, whole) = ops::read_fixed_at(&file, narrowed.into_inner(), 0).await;
         assert_eq!((count.unwrap(), &whole[..]), (9, &b"\0\0\0\0pages"[..]));
     });
-    let counts = runtime.driver().registry().counts();
+    let counts = runtime.driver().registry().snapshot();
     assert_eq!(counts.pages_free, counts.pages_total);
 }
 

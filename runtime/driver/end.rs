@@ -93,6 +93,9 @@ impl Driver {
             }
             self.carry_out();
             drop(last);
+            if registered && leaked == 0 && !self.registry.is_registered() {
+                self.registry.report_holders("the last runtime of the registry has shut down");
+            }
         }
         let locals = std::mem::take(&mut *self.locals.borrow_mut());
         drop(locals);

@@ -10,17 +10,21 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::panic::Location;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::ledger::{Grant, Ledger, wake_all};
+use super::holders::Holders;
+use super::ledger::{Hold, Kind, Ledger};
+use super::queue::{Grant, Queue, wake_all};
 use super::registration::Registration;
-use super::{Counts, PAGE_BYTES, pages_of};
+use super::snapshot::Snapshot;
+use super::{PAGE_BYTES, pages_of};
 
 /// The longest buffer that one entry of the kernel's table may describe (`io_sqe_buffer_register`: `SZ_1G`).
 const ENTRY_BYTES_MAX: usize = 1 << 30;
@@ -29,14 +33,19 @@ const ENTRIES_MAX: usize = 1 << 14;
 /// The size and alignment of a huge page, which the kernel pins and accounts for as one.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Where a lease was asked for.
+type Place = &'static Location<'static>;
+
 /// One mapping of zeroed pages, the record of who holds each, and the rings that have it registered.
 pub(crate) struct Arena {
     mapping: Mapping,
     entry_pages: usize,
-    ledger: Mutex<Ledger>,
-    /// Per page, the operations that the kernel holds on it. Outside the lock: it changes twice per operation.
-    flights: Box<[AtomicU32]>,
-    pages_in_flight: AtomicUsize,
+    ledger: Ledger,
+    queue: Mutex<Queue>,
+    pub(super) holders: Holders,
+    /// Handles: when the last one goes, leases that are left are suspect.
+    pub(super) handles: AtomicUsize,
+    pub(super) registrations: AtomicU64,
     pub(super) registration: RwLock<Registration>,
 }
 
@@ -62,12 +71,16 @@ impl Arena {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or_else(|| {
             invalid(format!("a registry of {pages} pages is larger than the address space; ask for fewer pages"))
         })?;
+        let ledger = Ledger::new(pages);
+        ledger.map(0..pages);
         Ok(Arc::new(Self {
             mapping: Mapping::new(bytes)?,
             entry_pages,
-            ledger: Mutex::new(Ledger::new(pages, entry_pages)),
-            flights: (0..pages).map(|_| AtomicU32::new(0)).collect(),
-            pages_in_flight: AtomicUsize::new(0),
+            ledger,
+            queue: Mutex::new(Queue::new(pages, entry_pages)),
+            holders: Holders::default(),
+            handles: AtomicUsize::new(0),
+            registrations: AtomicU64::new(0),
             registration: RwLock::default(),
         }))
     }
@@ -85,75 +98,78 @@ impl Arena {
         std::mem::forget(Arc::clone(self));
     }
 
+    /// Whether a living ring has this memory registered.
+    pub(super) fn is_registered(&self) -> bool {
+        self.registration.read().unwrap_or_else(PoisonError::into_inner).is_anywhere()
+    }
+
     /// The longest lease, in bytes, that could ever be granted: a lease never crosses an entry.
     pub(super) fn lease_bytes_max(&self) -> usize {
         (self.entry_pages * PAGE_BYTES).min(self.mapping.bytes)
     }
 
-    pub(super) fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Segment> {
-        let grant = self.ledger().try_take(bytes)?;
-        Some(self.segment(grant))
+    pub(super) fn try_take(self: &Arc<Self>, bytes: usize, place: Place) -> Option<Segment> {
+        let grant = self.queue().try_take(bytes, &self.ledger)?;
+        Some(self.segment(grant, place))
     }
 
     /// Takes `bytes` at once if nobody waits and they are there; else takes a place at the end of the queue.
-    pub(super) fn take_or_wait(self: &Arc<Self>, bytes: usize, waker: Waker) -> Result<Segment, u64> {
+    pub(super) fn take_or_wait(self: &Arc<Self>, bytes: usize, waker: Waker, place: Place) -> Result<Segment, u64> {
         // The waker outlives the guard where it is not needed: dropping it is foreign code.
         let mut unused = Some(waker);
         let outcome = {
-            let mut ledger = self.ledger();
-            match ledger.try_take(bytes) {
+            let mut queue = self.queue();
+            match queue.try_take(bytes, &self.ledger) {
                 Some(grant) => Ok(grant),
-                None => Err(ledger.wait(bytes, unused.take().expect("the waker is taken once"))),
+                None => Err(queue.wait(bytes, unused.take().expect("the waker is taken once"))),
             }
         };
-        outcome.map(|grant| self.segment(grant))
+        outcome.map(|grant| self.segment(grant, place))
     }
 
     /// What was granted to this place in the queue, if anything was; else remembers whom to wake.
-    pub(super) fn collect(self: &Arc<Self>, place: u64, waker: Waker) -> Option<Segment> {
+    pub(super) fn collect(self: &Arc<Self>, ticket: u64, waker: Waker, place: Place) -> Option<Segment> {
         // The waker that is not needed any more is dropped after the guard: that is foreign code.
-        let (grant, _unneeded) = self.ledger().collect(place, waker);
-        grant.map(|grant| self.segment(grant))
+        let (grant, _unneeded) = self.queue().collect(ticket, waker);
+        grant.map(|grant| self.segment(grant, place))
     }
 
     /// Gives up a place in the queue, with what may have been granted to it.
-    pub(super) fn abandon(&self, place: u64) {
+    pub(super) fn abandon(&self, ticket: u64) {
         let mut woken = Vec::new();
-        let waker = self.ledger().abandon(place, &mut woken);
+        let waker = self.queue().abandon(ticket, &self.ledger, &mut woken);
         drop(waker);
         wake_all(woken);
     }
 
     /// Counts one more operation of the kernel on the pages of these bytes.
-    pub(super) fn begin_flight(&self, addr: usize, len: usize) {
-        for page in self.pages_at(addr, len) {
-            let before = self.flights[page].fetch_add(1, Ordering::AcqRel);
-            assert!(before != u32::MAX, "page {page} has more operations in flight than a ring can hold");
-            if before == 0 {
-                self.pages_in_flight.fetch_add(1, Ordering::AcqRel);
-            }
-        }
+    pub(super) fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
+        self.ledger.begin_flight(kind, self.pages_at(addr, len));
     }
 
     /// Counts one operation of the kernel less on the pages of these bytes.
-    pub(super) fn end_flight(&self, addr: usize, len: usize) {
-        for page in self.pages_at(addr, len) {
-            let before = self.flights[page].fetch_sub(1, Ordering::AcqRel);
-            assert!(before != 0, "page {page} ends a flight that never began");
-            if before == 1 {
-                self.pages_in_flight.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
+    pub(super) fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
+        self.ledger.end_flight(kind, self.pages_at(addr, len));
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        let ledger = self.ledger();
-        // A page in flight is held, and cannot be released before its flight ends. While the ledger is locked the
-        // pages held do not change, so that those in flight are always among them and the sum is exact.
-        let pages_free = ledger.pages_free();
-        let pages_in_flight = self.pages_in_flight.load(Ordering::Acquire);
-        let pages_total = self.flights.len();
-        Counts { pages_total, pages_free, pages_leased: pages_total - pages_free - pages_in_flight, pages_in_flight }
+    /// An operation on these bytes has given its result, and the kernel keeps them until its notification.
+    pub(super) fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
+        self.ledger.await_notification(kind, self.pages_at(addr, len));
+    }
+
+    pub(super) fn end_notification(&self, addr: usize, len: usize) {
+        self.ledger.end_notification(self.pages_at(addr, len));
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot {
+            chunks_mapped: self.entries().count() as u64,
+            registrations: self.registrations.load(Ordering::Relaxed),
+            ..Snapshot::default()
+        };
+        self.queue().count(&mut snapshot);
+        self.ledger.count(&mut snapshot);
+        snapshot
     }
 
     /// The entry whose memory `addr` is in.
@@ -180,28 +196,31 @@ impl Arena {
         offset.map_or(0..0, |offset| pages_of(&(offset..offset + len)))
     }
 
-    fn segment(self: &Arc<Self>, grant: Grant) -> Segment {
+    fn segment(self: &Arc<Self>, grant: Grant, place: Place) -> Segment {
         let start = grant.first_page * PAGE_BYTES;
-        Segment { arena: Arc::clone(self), bytes: start..start + grant.bytes }
+        let id = self.holders.add(place, grant.bytes);
+        Segment { arena: Arc::clone(self), bytes: start..start + grant.bytes, hold: Hold::Exclusive, id }
     }
 
-    fn release(&self, bytes: &Range<usize>) {
-        let mut woken = Vec::new();
-        let in_flight = |page: usize| self.flights[page].load(Ordering::Acquire) != 0;
-        self.ledger().release(pages_of(bytes), in_flight, &mut woken);
-        wake_all(woken);
+    fn release(&self, bytes: &Range<usize>, hold: Hold) {
+        let freed = self.ledger.release(pages_of(bytes), hold);
+        if !freed.is_empty() {
+            let mut woken = Vec::new();
+            self.queue().release(freed, &self.ledger, &mut woken);
+            wake_all(woken);
+        }
     }
 
-    /// No foreign code runs while the ledger is locked, and what asserts in there does so before a page could be
-    /// taken for free: a ledger that a panic left behind is still right.
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    /// No foreign code runs while the queue is locked, and what asserts in there does so before a page could be
+    /// taken for free: a queue that a panic left behind is still right.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("base", &self.mapping.base).field("counts", &self.counts()).finish()
+        f.debug_struct("Arena").field("base", &self.mapping.base).field("snapshot", &self.snapshot()).finish()
     }
 }
 
@@ -210,6 +229,9 @@ pub(super) struct Segment {
     arena: Arc<Arena>,
     /// I4: no two segments have a byte in common, and each page of this range counts this holder.
     bytes: Range<usize>,
+    hold: Hold,
+    /// In the list of holders.
+    id: u64,
 }
 
 impl Segment {
@@ -242,9 +264,10 @@ impl Segment {
         let cut = self.bytes.start + at;
         // Only a cut inside a page leaves that page with one holder more.
         if !cut.is_multiple_of(PAGE_BYTES) && cut != self.bytes.start && cut != self.bytes.end {
-            self.arena.ledger().share(cut / PAGE_BYTES);
+            self.arena.ledger.share(cut / PAGE_BYTES, self.hold);
         }
-        let rest = Self { arena: Arc::clone(&self.arena), bytes: cut..self.bytes.end };
+        let id = self.arena.holders.split(self.id, at, self.bytes.end - cut);
+        let rest = Self { arena: Arc::clone(&self.arena), bytes: cut..self.bytes.end, hold: self.hold, id };
         self.bytes.end = cut;
         rest
     }
@@ -252,7 +275,8 @@ impl Segment {
     /// Joins the segment that begins where this one ends; else gives it back.
     pub(super) fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
         let cut = self.bytes.end;
-        let is_adjacent = Arc::ptr_eq(&self.arena, &next.arena) && cut == next.bytes.start;
+        let is_alike = Arc::ptr_eq(&self.arena, &next.arena) && self.hold == next.hold;
+        let is_adjacent = is_alike && cut == next.bytes.start;
         let both = self.bytes.start..next.bytes.end;
         if !is_adjacent || !self.arena.is_in_one_entry(&both) {
             return Err(next);
@@ -261,11 +285,20 @@ impl Segment {
         // From here on the bytes are this segment's, and the other one has none to release.
         next.bytes.start = next.bytes.end;
         self.bytes = both;
+        self.arena.holders.resize(self.id, self.bytes.len());
         // A page that was cut had a holder for each part.
         if has_front && has_back && !cut.is_multiple_of(PAGE_BYTES) {
-            self.arena.ledger().join(cut / PAGE_BYTES);
+            self.arena.ledger.join(cut / PAGE_BYTES, self.hold);
         }
         Ok(())
+    }
+
+    /// From now on its pages count as held in this way.
+    pub(super) fn set_hold(&mut self, hold: Hold) {
+        if self.hold != hold {
+            self.arena.ledger.rehold(pages_of(&self.bytes), self.hold, hold);
+            self.hold = hold;
+        }
     }
 
     /// The largest power of two, in bytes, that the address is a multiple of; at most a huge page.
@@ -277,8 +310,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        self.arena.holders.remove(self.id);
         if !self.bytes.is_empty() {
-            self.arena.release(&self.bytes);
+            self.arena.release(&self.bytes, self.hold);
         }
     }
 }

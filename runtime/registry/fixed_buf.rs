@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Registry;
 use super::arena::Segment;
+use super::ledger::Hold;
 use super::shared_buf::SharedBuf;
 
 /// `FixedBuf` - a lease of bytes of a [`Registry`]: a buffer that the kernel knows already.
@@ -202,6 +203,19 @@ impl FixedBuf {
         SharedBuf::freeze(self.segment, self.len)
     }
 
+    /// Counts its pages as lent from now on: it lies in a ring of provided buffers, and whoever keeps it there must not
+    /// touch its bytes. Parts that are split off are lent as well.
+    #[allow(dead_code, reason = "for rings of provided buffers, which are built on this")]
+    pub(crate) fn lend(&mut self) {
+        self.segment.set_hold(Hold::Lent);
+    }
+
+    /// Counts its pages as leased again.
+    #[allow(dead_code, reason = "for rings of provided buffers, which are built on this")]
+    pub(crate) fn unlend(&mut self) {
+        self.segment.set_hold(Hold::Exclusive);
+    }
+
     /// `alignment()` - the largest power of two, in bytes, that the address is a multiple of; 2 MiB at most.
     ///
     /// A fresh lease begins at a page: 4096 at least, which is enough for O_DIRECT on every common device. A part that
@@ -214,13 +228,13 @@ impl FixedBuf {
     /// `registry()` - a handle of the registry that the pages belong to.
     #[must_use]
     pub fn registry(&self) -> Registry {
-        Registry { arena: Arc::clone(self.segment.arena()) }
+        Registry::of(Arc::clone(self.segment.arena()))
     }
 
     /// `is_registered()` - whether a living ring has these bytes registered.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        self.registry().is_registered()
+        self.segment.arena().is_registered()
     }
 }
 

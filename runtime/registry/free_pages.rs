@@ -36,10 +36,6 @@ impl FreePages {
         }
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
     /// Adds a page that is not in the set.
     pub(super) fn insert(&mut self, page: usize) {
         assert!(page < self.pages, "page {page} is outside an arena of {} pages", self.pages);
@@ -138,7 +134,7 @@ mod tests {
         for expected in 0..pages {
             assert_eq!(free.take_run(1, pages), Some(expected));
         }
-        assert_eq!((free.take_run(1, pages), free.count()), (None, 0));
+        assert_eq!((free.take_run(1, pages), free.count), (None, 0));
         for page in [pages - 1, 70, WORD * WORD, 3] {
             free.insert(page);
         }

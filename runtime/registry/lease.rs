@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,6 +28,8 @@ use super::fixed_buf::FixedBuf;
 pub struct Lease {
     arena: Arc<Arena>,
     len: usize,
+    /// Where it was asked for.
+    place: &'static Location<'static>,
     state: State,
 }
 
@@ -39,8 +42,8 @@ enum State {
 }
 
 impl Lease {
-    pub(super) fn new(arena: Arc<Arena>, len: usize) -> Self {
-        Self { arena, len, state: State::Unpolled }
+    pub(super) fn new(arena: Arc<Arena>, len: usize, place: &'static Location<'static>) -> Self {
+        Self { arena, len, place, state: State::Unpolled }
     }
 
     fn check_len(&self) -> io::Result<()> {
@@ -66,10 +69,10 @@ impl Lease {
             State::Unpolled => {
                 self.check_len()?;
                 // Most leases are granted at once and need no clone of the waker.
-                if let Some(segment) = self.arena.try_take(self.len) {
+                if let Some(segment) = self.arena.try_take(self.len, self.place) {
                     return Poll::Ready(Ok(segment));
                 }
-                match self.arena.take_or_wait(self.len, cx.waker().clone()) {
+                match self.arena.take_or_wait(self.len, cx.waker().clone(), self.place) {
                     Ok(segment) => Poll::Ready(Ok(segment)),
                     Err(place) => {
                         self.state = State::Waiting(place);
@@ -77,7 +80,7 @@ impl Lease {
                     }
                 }
             }
-            State::Waiting(place) => match self.arena.collect(place, cx.waker().clone()) {
+            State::Waiting(place) => match self.arena.collect(place, cx.waker().clone(), self.place) {
                 Some(segment) => Poll::Ready(Ok(segment)),
                 None => Poll::Pending,
             },

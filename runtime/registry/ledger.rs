@@ -1,158 +1,363 @@
-//! Who holds each page, and who waits for some: the record behind the registry's lock.
+//! Who holds each page: one record a page, and the sum of each kind.
 //!
-//! Waiting is strictly first come, first served. A lease that does not fit yet holds back everyone behind it, whatever
-//! their size: a large lease is never starved by a stream of small ones. Nothing here runs foreign code: wakers are
-//! handed out to be woken, and dropped, once the lock is released.
+//! Every change of a page's record moves the page from one sum to another under the same lock, so the sums always add
+//! up to the whole, however many threads work. The plain version is one lock around all records; here they lie in
+//! *stripes* of neighbouring pages with a lock each, so that threads that work on different pages rarely meet, and a
+//! snapshot takes all of the locks for as long as it reads the sums. Nothing here runs foreign code.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::task::Waker;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::PAGE_BYTES;
-use super::free_pages::FreePages;
+use super::snapshot::{InFlightPages, Snapshot};
+use crate::runtime::abi;
 
-/// Pages taken out of the free ones, for one holder.
-#[derive(Debug)]
-pub(super) struct Grant {
-    pub(super) first_page: usize,
-    /// The length asked for; the pages are those that it touches.
-    pub(super) bytes: usize,
+/// Neighbouring pages that lie in one stripe: a lease of this length takes one lock.
+const BLOCK_PAGES: usize = 16;
+const STRIPES_MAX: usize = 64;
+
+/// What an operation does with the pages of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Receive,
+    Send,
+    Other,
 }
 
-#[derive(Debug)]
-struct Waiter {
-    bytes: usize,
-    waker: Waker,
+impl Kind {
+    const COUNT: usize = 5;
+
+    /// What an entry of this opcode does with them.
+    pub(crate) fn of(opcode: u8) -> Self {
+        match opcode {
+            abi::READ | abi::READV | abi::READ_FIXED => Self::Read,
+            abi::WRITE | abi::WRITEV | abi::WRITE_FIXED => Self::Write,
+            abi::RECV => Self::Receive,
+            abi::SEND | abi::SEND_ZC => Self::Send,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// How a segment has its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// As a lease that one holder may write to.
+    Exclusive,
+    /// Read-only, by several.
+    Frozen,
+    /// In a ring of buffers from which the kernel picks.
+    Lent,
+}
+
+/// What a page counts as: the last of these that holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Absent,
+    Free,
+    Leased,
+    Shared,
+    Lent,
+    InFlight(Kind),
+    Notifying,
+}
+
+impl Class {
+    const COUNT: usize = 6 + Kind::COUNT;
+
+    fn index(self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::Free => 1,
+            Self::Leased => 2,
+            Self::Shared => 3,
+            Self::Lent => 4,
+            Self::Notifying => 5,
+            Self::InFlight(kind) => 6 + kind as usize,
+        }
+    }
+
+    fn is_with_kernel(self) -> bool {
+        matches!(self, Self::InFlight(_) | Self::Notifying)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Page {
+    /// Operations of each kind that the kernel holds on it.
+    flights: [u32; Kind::COUNT],
+    /// Zero-copy sends whose result is out and whose notification is to come.
+    notifying: u32,
+    /// Segments that have bytes on it, each at least one of its 4096; of these, how many are frozen, and lent.
+    holders: u16,
+    frozen: u16,
+    lent: u16,
+    /// Whether there is memory.
+    is_mapped: bool,
+}
+
+impl Page {
+    fn class(&self) -> Class {
+        const KINDS: [Kind; Kind::COUNT] = [Kind::Read, Kind::Receive, Kind::Write, Kind::Send, Kind::Other];
+        if self.notifying > 0 {
+            return Class::Notifying;
+        }
+        if let Some(kind) = KINDS.into_iter().find(|kind| self.flights[*kind as usize] > 0) {
+            return Class::InFlight(kind);
+        }
+        match self {
+            Self { is_mapped: false, .. } => Class::Absent,
+            Self { holders: 0, .. } => Class::Free,
+            Self { lent: 1.., .. } => Class::Lent,
+            Self { frozen: 1.., .. } => Class::Shared,
+            _ => Class::Leased,
+        }
+    }
+
+    fn count(&mut self, hold: Hold) -> Option<&mut u16> {
+        match hold {
+            Hold::Exclusive => None,
+            Hold::Frozen => Some(&mut self.frozen),
+            Hold::Lent => Some(&mut self.lent),
+        }
+    }
+
+    fn add_holder(&mut self, hold: Hold) {
+        self.holders += 1;
+        if let Some(count) = self.count(hold) {
+            *count += 1;
+        }
+    }
+
+    fn remove_holder(&mut self, hold: Hold) {
+        self.holders -= 1;
+        if let Some(count) = self.count(hold) {
+            *count -= 1;
+        }
+    }
+}
+
+/// A part of the records, with its own sums. On a cache line of its own: threads that work on different stripes do not
+/// disturb each other.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe(Mutex<Records>);
+
+#[derive(Debug, Default)]
+struct Records {
+    pages: Vec<Page>,
+    sums: [usize; Class::COUNT],
 }
 
 #[derive(Debug)]
 pub(super) struct Ledger {
-    free: FreePages,
-    entry_pages: usize,
-    /// Per page, the segments that have bytes on it. Each has at least one of its 4096 bytes.
-    holders: Box<[u16]>,
-    /// In order of arrival. I7: one place for each living `Lease`, which gives it up when it is dropped.
-    waiting: BTreeMap<u64, Waiter>,
-    /// Granted to a place whose future has not been polled since.
-    granted: BTreeMap<u64, Grant>,
-    next_place: u64,
+    stripes: Box<[Stripe]>,
+    /// For the high-water marks alone; the sums are the truth.
+    held: HighWater,
+    with_kernel: HighWater,
 }
 
 impl Ledger {
-    pub(super) fn new(pages: usize, entry_pages: usize) -> Self {
+    /// Records for at most so many pages, none of which has memory yet.
+    pub(super) fn new(pages_max: usize) -> Self {
+        let stripes = pages_max.div_ceil(BLOCK_PAGES).clamp(1, STRIPES_MAX);
         Self {
-            free: FreePages::new(pages),
-            entry_pages,
-            holders: vec![0; pages].into_boxed_slice(),
-            waiting: BTreeMap::new(),
-            granted: BTreeMap::new(),
-            next_place: 0,
+            stripes: (0..stripes).map(|_| Stripe::default()).collect(),
+            held: HighWater::default(),
+            with_kernel: HighWater::default(),
         }
     }
 
-    pub(super) fn pages_free(&self) -> usize {
-        self.free.count()
+    /// These pages have memory now, and are free.
+    pub(super) fn map(&self, pages: Range<usize>) {
+        self.change(pages, |at, page| {
+            assert!(!page.is_mapped, "page {at} has memory already");
+            page.is_mapped = true;
+        });
     }
 
-    /// Takes `bytes` now, unless somebody waits already.
-    pub(super) fn try_take(&mut self, bytes: usize) -> Option<Grant> {
-        if self.waiting.is_empty() { self.take(bytes) } else { None }
+    /// One holder takes these free pages.
+    pub(super) fn hold(&self, pages: Range<usize>) {
+        self.held.add(pages.len());
+        self.change(pages, |at, page| {
+            assert!(page.is_mapped && page.holders == 0, "page {at} is leased though it is not free");
+            page.add_holder(Hold::Exclusive);
+        });
     }
 
-    /// Takes a place at the end of the queue.
-    pub(super) fn wait(&mut self, bytes: usize, waker: Waker) -> u64 {
-        let place = self.next_place;
-        self.next_place += 1;
-        self.waiting.insert(place, Waiter { bytes, waker });
-        place
-    }
-
-    /// What was granted to this place. If nothing was, `waker` replaces the one known for it. The waker that is not
-    /// needed any more is handed back.
-    #[must_use = "dropping a waker is foreign code: do it after the lock is released"]
-    pub(super) fn collect(&mut self, place: u64, waker: Waker) -> (Option<Grant>, Waker) {
-        match self.waiting.get_mut(&place) {
-            Some(waiter) => (None, std::mem::replace(&mut waiter.waker, waker)),
-            None => (self.granted.remove(&place), waker),
-        }
-    }
-
-    /// Gives up a place, and what was granted to it; those behind it may have their turn now.
-    #[must_use = "dropping a waker is foreign code: do it after the lock is released"]
-    pub(super) fn abandon(&mut self, place: u64, woken: &mut Vec<Waker>) -> Option<Waker> {
-        let waiter = self.waiting.remove(&place);
-        if let Some(grant) = self.granted.remove(&place) {
-            self.put_back(grant.first_page..grant.first_page + grant.bytes.div_ceil(PAGE_BYTES), |_| false);
-        }
-        self.serve(woken);
-        waiter.map(|waiter| waiter.waker)
-    }
-
-    /// One more segment has bytes on this page, which is held already.
-    pub(super) fn share(&mut self, page: usize) {
-        let holders = &mut self.holders[page];
-        assert!(*holders > 0, "page {page} is split though nobody holds it");
-        assert!(usize::from(*holders) < PAGE_BYTES, "page {page} has more holders than bytes");
-        *holders += 1;
+    /// One segment more has bytes on this page, which is held already.
+    pub(super) fn share(&self, page: usize, hold: Hold) {
+        self.change(page..page + 1, |at, page| {
+            assert!(page.holders > 0, "page {at} is split though nobody holds it");
+            assert!(usize::from(page.holders) < super::PAGE_BYTES, "page {at} has more holders than bytes");
+            page.add_holder(hold);
+        });
     }
 
     /// Two segments on this page have become one.
-    pub(super) fn join(&mut self, page: usize) {
-        let holders = &mut self.holders[page];
-        assert!(*holders > 1, "page {page} is joined though nobody else holds it");
-        *holders -= 1;
+    pub(super) fn join(&self, page: usize, hold: Hold) {
+        self.change(page..page + 1, |at, page| {
+            assert!(page.holders > 1, "page {at} is joined though nobody else holds it");
+            page.remove_holder(hold);
+        });
     }
 
-    /// One segment less has bytes on these pages. A page that this leaves without holder is free.
-    pub(super) fn release(&mut self, pages: Range<usize>, in_flight: impl Fn(usize) -> bool, woken: &mut Vec<Waker>) {
-        self.put_back(pages, in_flight);
-        self.serve(woken);
+    /// A segment has its bytes in another way than before.
+    pub(super) fn rehold(&self, pages: Range<usize>, from: Hold, to: Hold) {
+        self.change(pages, |at, page| {
+            assert!(page.holders > 0, "page {at} changes its way of being held though nobody holds it");
+            page.remove_holder(from);
+            page.add_holder(to);
+        });
     }
 
-    /// Grants what is there to those who wait, in their order, up to the first whose turn has not come.
-    fn serve(&mut self, woken: &mut Vec<Waker>) {
-        while let Some((&place, waiter)) = self.waiting.first_key_value() {
-            let bytes = waiter.bytes;
-            let Some(grant) = self.take(bytes) else {
-                return;
-            };
-            self.granted.insert(place, grant);
-            woken.extend(self.waiting.remove(&place).map(|waiter| waiter.waker));
-        }
-    }
-
-    fn take(&mut self, bytes: usize) -> Option<Grant> {
-        let pages = bytes.div_ceil(PAGE_BYTES);
-        let first_page = self.free.take_run(pages, self.entry_pages)?;
-        self.holders[first_page..first_page + pages].fill(1);
-        Some(Grant { first_page, bytes })
-    }
-
-    fn put_back(&mut self, pages: Range<usize>, in_flight: impl Fn(usize) -> bool) {
-        for page in pages {
-            let holders = &mut self.holders[page];
-            assert!(*holders > 0, "page {page} is released though nobody holds it");
-            *holders -= 1;
-            if *holders == 0 {
+    /// One segment less has bytes on these pages; those that nobody holds now.
+    pub(super) fn release(&self, pages: Range<usize>, hold: Hold) -> Range<usize> {
+        // All but the first and the last page are this segment's alone, so what becomes free is one run.
+        let mut freed = pages.end..pages.start;
+        self.change(pages, |at, page| {
+            assert!(page.holders > 0, "page {at} is released though nobody holds it");
+            if page.holders == 1 {
                 // I1: the operation owns its lease. Were it otherwise the kernel could write into the next lease.
-                assert!(!in_flight(page), "page {page} is released while the kernel has it");
-                self.free.insert(page);
+                assert!(!page.class().is_with_kernel(), "page {at} is released while the kernel has it");
+                freed = freed.start.min(at)..freed.end.max(at + 1);
             }
+            page.remove_holder(hold);
+        });
+        let freed = freed.start..freed.end.max(freed.start);
+        self.held.remove(freed.len());
+        freed
+    }
+
+    /// One operation more of the kernel is on these pages.
+    pub(super) fn begin_flight(&self, kind: Kind, pages: Range<usize>) {
+        self.change(pages, |at, page| {
+            let flights = &mut page.flights[kind as usize];
+            assert!(*flights < u32::MAX, "page {at} has more operations in flight than a ring can hold");
+            *flights += 1;
+        });
+    }
+
+    /// One operation less of the kernel is on these pages.
+    pub(super) fn end_flight(&self, kind: Kind, pages: Range<usize>) {
+        self.change(pages, |at, page| {
+            let flights = &mut page.flights[kind as usize];
+            assert!(*flights > 0, "page {at} ends a flight that never began");
+            *flights -= 1;
+        });
+    }
+
+    /// The result of an operation on these pages is out, and the kernel keeps them until its notification.
+    pub(super) fn await_notification(&self, kind: Kind, pages: Range<usize>) {
+        self.change(pages, |at, page| {
+            let flights = &mut page.flights[kind as usize];
+            assert!(*flights > 0, "page {at} awaits the notification of an operation that never began");
+            *flights -= 1;
+            page.notifying += 1;
+        });
+    }
+
+    /// That notification has come.
+    pub(super) fn end_notification(&self, pages: Range<usize>) {
+        self.change(pages, |at, page| {
+            assert!(page.notifying > 0, "page {at} has a notification that nobody awaits");
+            page.notifying -= 1;
+        });
+    }
+
+    /// Fills in who has the pages, at one moment.
+    pub(super) fn count(&self, snapshot: &mut Snapshot) {
+        let locked: Vec<_> = self.stripes.iter().map(lock).collect();
+        let sum = |class: Class| locked.iter().map(|records| records.sums[class.index()]).sum::<usize>();
+        let flying = |kind| sum(Class::InFlight(kind));
+        snapshot.in_flight = InFlightPages {
+            read: flying(Kind::Read),
+            write: flying(Kind::Write),
+            receive: flying(Kind::Receive),
+            send: flying(Kind::Send),
+            other: flying(Kind::Other),
+        };
+        snapshot.pages_in_flight = snapshot.in_flight.sum();
+        snapshot.pages_free = sum(Class::Free);
+        snapshot.pages_leased = sum(Class::Leased);
+        snapshot.pages_shared = sum(Class::Shared);
+        snapshot.pages_lent = sum(Class::Lent);
+        snapshot.pages_notifying = sum(Class::Notifying);
+        drop(locked);
+        snapshot.pages_total = snapshot.pages_free
+            + snapshot.pages_leased
+            + snapshot.pages_shared
+            + snapshot.pages_lent
+            + snapshot.pages_in_flight
+            + snapshot.pages_notifying;
+        snapshot.pages_held_max = self.held.max();
+        snapshot.pages_in_flight_max = self.with_kernel.max();
+    }
+
+    /// Changes the record of each of these pages, in order. What asserts leaves its own page as it was.
+    fn change(&self, pages: Range<usize>, mut change: impl FnMut(usize, &mut Page)) {
+        let (mut came, mut went) = (0, 0);
+        let mut at = pages.start;
+        while at < pages.end {
+            let block = at / BLOCK_PAGES;
+            let end = pages.end.min((block + 1) * BLOCK_PAGES);
+            let first = block / self.stripes.len() * BLOCK_PAGES;
+            let mut records = lock(&self.stripes[block % self.stripes.len()]);
+            let Records { pages, sums } = &mut *records;
+            if pages.len() < first + BLOCK_PAGES {
+                sums[Class::Absent.index()] += first + BLOCK_PAGES - pages.len();
+                pages.resize(first + BLOCK_PAGES, Page::default());
+            }
+            for at in at..end {
+                let page = &mut pages[first + at % BLOCK_PAGES];
+                let before = page.class();
+                change(at, page);
+                let after = page.class();
+                if before != after {
+                    sums[before.index()] -= 1;
+                    sums[after.index()] += 1;
+                    came += usize::from(after.is_with_kernel() && !before.is_with_kernel());
+                    went += usize::from(before.is_with_kernel() && !after.is_with_kernel());
+                }
+            }
+            at = end;
         }
+        self.with_kernel.add(came);
+        self.with_kernel.remove(went);
     }
 }
 
-/// Wakes in order, the rest also if one of them panics: each has been granted pages and would otherwise never know.
-pub(super) fn wake_all(wakers: Vec<Waker>) {
-    struct Rest(VecDeque<Waker>);
-    impl Drop for Rest {
-        fn drop(&mut self) {
-            self.0.drain(..).for_each(Waker::wake);
+/// What asserts under the lock does so before it changes its page, so a stripe that a panic left behind is still right.
+fn lock(stripe: &Stripe) -> MutexGuard<'_, Records> {
+    stripe.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number, and the most that it ever was.
+#[derive(Debug, Default)]
+struct HighWater {
+    now: AtomicUsize,
+    max: AtomicUsize,
+}
+
+impl HighWater {
+    fn add(&self, pages: usize) {
+        if pages > 0 {
+            let now = self.now.fetch_add(pages, Ordering::Relaxed) + pages;
+            if now > self.max.load(Ordering::Relaxed) {
+                self.max.fetch_max(now, Ordering::Relaxed);
+            }
         }
     }
-    let mut rest = Rest(wakers.into());
-    while let Some(waker) = rest.0.pop_front() {
-        waker.wake();
+
+    fn remove(&self, pages: usize) {
+        if pages > 0 {
+            self.now.fetch_sub(pages, Ordering::Relaxed);
+        }
+    }
+
+    fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
     }
 }

@@ -18,24 +18,32 @@
 mod arena;
 mod fixed_buf;
 mod free_pages;
+mod holders;
 mod lease;
 mod ledger;
+mod queue;
 mod registration;
 mod shared_buf;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::panic::Location;
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use arena::Arena;
 pub use fixed_buf::FixedBuf;
+pub use holders::Holder;
 pub use lease::Lease;
+pub(crate) use ledger::Kind;
 use registration::Registration;
 pub use shared_buf::SharedBuf;
+pub use snapshot::{InFlightPages, Snapshot};
 
 /// What the registry counts in, whatever the machine's own pages are.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -61,14 +69,13 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// let mut header = registry.try_lease(5000).expect("two pages are free");
 /// let body = header.split_off(100);
 ///
-/// let counts = registry.counts();
-/// assert_eq!((counts.pages_total, counts.pages_leased, counts.pages_free), (16, 2, 14));
+/// let snapshot = registry.snapshot();
+/// assert_eq!((snapshot.pages_total, snapshot.pages_leased, snapshot.pages_free), (16, 2, 14));
 /// drop((header, body));
-/// assert_eq!(registry.counts().pages_free, 16);
+/// assert_eq!(registry.snapshot().pages_free, 16);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct Registry {
     arena: Arc<Arena>,
 }
@@ -89,7 +96,7 @@ impl Registry {
     /// mmap(2), madvise(2) (`MADV_HUGEPAGE`), io_uring_register(2) (`IORING_REGISTER_BUFFERS`: 1 GiB per buffer,
     /// 16384 buffers).
     pub fn new(pages: usize) -> io::Result<Self> {
-        Ok(Self { arena: Arena::new(pages)? })
+        Ok(Self::of(Arena::new(pages)?))
     }
 
     /// `try_lease(len)` - takes `len` bytes if they are free now and nobody waits for any.
@@ -110,8 +117,9 @@ impl Registry {
     /// # }
     /// ```
     #[must_use]
+    #[track_caller]
     pub fn try_lease(&self, len: usize) -> Option<FixedBuf> {
-        self.arena.try_take(len).map(FixedBuf::new)
+        self.arena.try_take(len, Location::caller()).map(FixedBuf::new)
     }
 
     /// `lease(len)` - takes `len` bytes, and waits its turn if they are not free.
@@ -151,16 +159,41 @@ impl Registry {
     /// # Ok(())
     /// # }
     /// ```
+    #[track_caller]
     pub fn lease(&self, len: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len)
+        Lease::new(Arc::clone(&self.arena), len, Location::caller())
     }
 
-    /// `counts()` - who has the pages now.
+    /// `snapshot()` - who has the pages now, and what it cost so far.
     ///
-    /// Exact at one moment of the call, also while other threads lease and release: the parts always sum to the total.
+    /// Who has them is exact at one moment of the call, also while other threads lease and release: the parts always
+    /// sum to the total. It takes some microseconds, whatever the number of pages.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.arena.counts()
+    pub fn snapshot(&self) -> Snapshot {
+        self.arena.snapshot()
+    }
+
+    /// `holders()` - in a debug build, each lease that has not been given back: where it was asked for, its length in
+    /// bytes, and since when; the oldest first.
+    ///
+    /// When the last handle of a registry goes, or the last runtime that was built with it, leases that are left are
+    /// logged as a warning with the same words. A release build keeps no list: it gives none, and logs none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let registry = ringmain::Registry::new(1)?;
+    /// let _lease = registry.try_lease(100).expect("the page is free");
+    /// if cfg!(debug_assertions) {
+    ///     assert_eq!(registry.holders()[0].bytes, 100);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn holders(&self) -> Vec<Holder> {
+        self.arena.holders.list_all()
     }
 
     /// `is_registered()` - whether a living ring has these pages registered.
@@ -194,6 +227,7 @@ impl Registry {
     /// This ring has registered all of [`entries`](Self::entries).
     pub(crate) fn set_registered(&self, ring_id: u32) {
         self.registration_mut().add(ring_id);
+        self.arena.registrations.fetch_add(self.entries().count() as u64, Ordering::Relaxed);
     }
 
     /// This ring has unregistered the pages, or is gone.
@@ -204,7 +238,7 @@ impl Registry {
     /// A ring tried to register the pages and the kernel answered with this error. Keeps the sentence for
     /// [`unregistered_reason`](Self::unregistered_reason), and warns the first time.
     pub(crate) fn set_refused(&self, error: &io::Error) {
-        let bytes = self.counts().pages_total * PAGE_BYTES;
+        let bytes = self.snapshot().pages_total * PAGE_BYTES;
         let first = self.registration_mut().refuse(bytes, error);
         // After the lock: who listens to the log is foreign code, and may ask this registry.
         if let Some(reason) = first {
@@ -229,13 +263,24 @@ impl Registry {
 
     /// The kernel gets these bytes, with one operation. Every call needs its own [`end_flight`](Self::end_flight) with
     /// the same range, before the lease is dropped.
-    pub(crate) fn begin_flight(&self, addr: usize, len: usize) {
-        self.arena.begin_flight(addr, len);
+    pub(crate) fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
+        self.arena.begin_flight(kind, addr, len);
     }
 
     /// The final completion of an operation on these bytes has come.
-    pub(crate) fn end_flight(&self, addr: usize, len: usize) {
-        self.arena.end_flight(addr, len);
+    pub(crate) fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
+        self.arena.end_flight(kind, addr, len);
+    }
+
+    /// The result of an operation on these bytes is out, and the kernel keeps them until its notification. Every call
+    /// needs its own [`end_notification`](Self::end_notification), which then takes the place of `end_flight`.
+    pub(crate) fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
+        self.arena.await_notification(kind, addr, len);
+    }
+
+    /// The notification of an operation on these bytes has come.
+    pub(crate) fn end_notification(&self, addr: usize, len: usize) {
+        self.arena.end_notification(addr, len);
     }
 
     /// Never unmaps the pages (I5), because the kernel may still write to them when everybody else is gone.
@@ -244,6 +289,16 @@ impl Registry {
     }
 
     // Nothing that can panic half way runs under this lock, so what a poisoned one guards is still right.
+    /// Logs what has not been given back, in a debug build, as nobody is left who could use it here.
+    pub(crate) fn report_holders(&self, when: &str) {
+        report(&self.holders(), when);
+    }
+
+    fn of(arena: Arc<Arena>) -> Self {
+        arena.handles.fetch_add(1, Ordering::Relaxed);
+        Self { arena }
+    }
+
     fn registration(&self) -> RwLockReadGuard<'_, Registration> {
         self.arena.registration.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,30 +308,33 @@ impl Registry {
     }
 }
 
-impl fmt::Debug for Registry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registry")
-            .field("counts", &self.counts())
-            .field("is_registered", &self.is_registered())
-            .finish_non_exhaustive()
+fn report(holders: &[Holder], when: &str) {
+    for holder in holders {
+        tracing::warn!(%holder, when, "a lease of the registry has not been given back");
     }
 }
 
-/// `Counts` - who has the pages of a [`Registry`], in pages of 4096 bytes.
-///
-/// Every page counts once, so that `pages_total` is always the sum of the others. Where a page has several holders,
-/// because a lease was split inside it, being in flight takes precedence over being leased.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counts {
-    /// All pages of the registry.
-    pub pages_total: usize,
-    /// Nobody has them.
-    pub pages_free: usize,
-    /// The program has them: a [`FixedBuf`] does, or a [`Lease`] that was granted them and has not been polled since.
-    pub pages_leased: usize,
-    /// The kernel has them: at least one operation on them has not completed.
-    pub pages_in_flight: usize,
+impl Clone for Registry {
+    fn clone(&self) -> Self {
+        Self::of(Arc::clone(&self.arena))
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        if self.arena.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.report_holders("the last handle of the registry is dropped");
+        }
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("snapshot", &self.snapshot())
+            .field("is_registered", &self.is_registered())
+            .finish_non_exhaustive()
+    }
 }
 
 /// The pages that a range of bytes of an arena touches.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::arena::Segment;
 use super::fixed_buf::FixedBuf;
+use super::ledger::Hold;
 
 /// `SharedBuf` - frozen bytes of a [`Registry`](super::Registry): read-only, with any number of holders.
 ///
@@ -62,7 +63,8 @@ enum Owner {
 
 impl SharedBuf {
     /// Freezes a lease of which the first `len` bytes are visible.
-    pub(super) fn freeze(segment: Segment, len: usize) -> Self {
+    pub(super) fn freeze(mut segment: Segment, len: usize) -> Self {
+        segment.set_hold(Hold::Frozen);
         Self { owner: Owner::Lease(Arc::new(segment)), bytes: 0..len }
     }
 
@@ -143,7 +145,8 @@ impl SharedBuf {
             Owner::Bytes(_) => return Err(Self { owner, bytes }),
         };
         match Arc::try_unwrap(lease) {
-            Ok(segment) => {
+            Ok(mut segment) => {
+                segment.set_hold(Hold::Exclusive);
                 let mut lease = FixedBuf::new(segment);
                 drop(lease.split_to(bytes.start));
                 lease.set_len(bytes.len());

@@ -9,6 +9,7 @@ use std::thread;
 use super::arena::Mapping;
 use super::*;
 
+mod holding;
 mod model;
 
 /// A waker that counts.
@@ -68,18 +69,20 @@ fn registry(pages: usize) -> Registry {
 }
 
 fn with_entry_pages(pages: usize, entry_pages: usize) -> Registry {
-    Registry { arena: Arena::with_entry_pages(pages, entry_pages).expect("a small mapping is granted") }
+    Registry::of(Arena::with_entry_pages(pages, entry_pages).expect("a small mapping is granted"))
 }
 
 fn address(buf: &mut FixedBuf) -> usize {
     buf.as_capacity_mut().as_ptr().addr()
 }
 
-/// Free, leased, in flight.
+/// Free, with the program, with the kernel.
 fn parts(registry: &Registry) -> (usize, usize, usize) {
-    let counts = registry.counts();
-    assert_eq!(counts.pages_total, counts.pages_free + counts.pages_leased + counts.pages_in_flight);
-    (counts.pages_free, counts.pages_leased, counts.pages_in_flight)
+    let now = registry.snapshot();
+    let program = now.pages_leased + now.pages_shared + now.pages_lent;
+    let kernel = now.pages_in_flight + now.pages_notifying;
+    assert_eq!(now.pages_total, now.pages_free + program + kernel);
+    (now.pages_free, program, kernel)
 }
 
 #[test]
@@ -188,7 +191,7 @@ fn f07_an_operation_beyond_the_registered_memory_is_refused() {
     assert!(!registry.contains(base + 3 * 4096, 4097), "no operation crosses an entry");
     assert!(!registry.contains(base - 1, 2) && !registry.contains(base + 8 * 4096 - 1, 2));
     assert!(!registry.contains(base, usize::MAX));
-    assert!(catch_unwind(|| registry.begin_flight(base + 8 * 4096 - 1, 2)).is_err());
+    assert!(catch_unwind(|| registry.begin_flight(Kind::Read, base + 8 * 4096 - 1, 2)).is_err());
     assert_eq!(parts(&registry), (8, 0, 0));
 }
 
@@ -281,15 +284,15 @@ fn a_page_in_flight_counts_once_whoever_else_has_it() {
     let mut front = registry.try_lease(2 * 4096).expect("the pages are free");
     let mut back = front.split_off(4196);
     let (front_at, back_at) = (address(&mut front), address(&mut back));
-    registry.begin_flight(front_at, front.capacity());
-    registry.begin_flight(back_at, back.capacity());
+    registry.begin_flight(Kind::Read, front_at, front.capacity());
+    registry.begin_flight(Kind::Read, back_at, back.capacity());
     assert_eq!(parts(&registry), (1, 0, 2), "two operations on the page that is cut");
-    registry.end_flight(front_at, front.capacity());
+    registry.end_flight(Kind::Read, front_at, front.capacity());
     assert_eq!(parts(&registry), (1, 1, 1), "the second page is in flight, though a leased part is on it");
     drop(front);
     assert_eq!(parts(&registry), (2, 0, 1));
-    registry.begin_flight(back_at, 0);
-    registry.end_flight(back_at, back.capacity());
+    registry.begin_flight(Kind::Read, back_at, 0);
+    registry.end_flight(Kind::Read, back_at, back.capacity());
     assert_eq!(parts(&registry), (2, 1, 0), "an operation on no byte has no page");
 }
 
@@ -298,9 +301,9 @@ fn a_page_that_the_kernel_has_is_never_given_to_the_next() {
     let registry = registry(1);
     let mut lease = registry.try_lease(4096).expect("the page is free");
     let addr = address(&mut lease);
-    registry.begin_flight(addr, 4096);
+    registry.begin_flight(Kind::Read, addr, 4096);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err(), "an operation owns its lease");
-    registry.end_flight(addr, 4096);
+    registry.end_flight(Kind::Read, addr, 4096);
     assert!(registry.try_lease(1).is_none(), "the page stays out of use");
 }
 
@@ -400,7 +403,7 @@ fn a_waker_may_use_the_registry_and_a_panic_in_one_silences_no_other() {
     impl Wake for Rude {
         fn wake(self: Arc<Self>) {
             // Would never return if it were called under the lock.
-            self.1.store(self.0.counts().pages_free == 0, Ordering::SeqCst);
+            self.1.store(self.0.snapshot().pages_free == 0, Ordering::SeqCst);
             panic!("a waker that panics");
         }
     }
@@ -444,10 +447,10 @@ fn leases_cross_threads_and_counts_still_sum() {
                         front.as_capacity_mut().fill(mark);
                         let mut back = front.split_off(len / 2);
                         let addr = address(&mut back);
-                        registry.begin_flight(addr, back.capacity());
+                        registry.begin_flight(Kind::Read, addr, back.capacity());
                         assert!(front.as_capacity_mut().iter().all(|byte| *byte == mark));
                         drop(front);
-                        registry.end_flight(addr, back.capacity());
+                        registry.end_flight(Kind::Read, addr, back.capacity());
                         // The other half is released by a thread of its own now and then.
                         let mut check = move || assert!(back.as_capacity_mut().iter().all(|byte| *byte == mark));
                         if turn % 50 == 0 { scope.spawn(check).join().expect("no byte was changed") } else { check() }

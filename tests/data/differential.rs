@@ -474,7 +474,7 @@ fn compare(seed: u64, scripts: u32) {
             for route in ROUTES {
                 let ring_contents = runtime.block_on(run_ring(&script, &expected, route))?;
                 prop_assert!(ring_contents == contents, "other bytes are left, with {}, by {:?}", name, route);
-                let counts = runtime.driver().registry().counts();
+                let counts = runtime.driver().registry().snapshot();
                 prop_assert_eq!(counts.pages_free, counts.pages_total, "with {}, by {:?}", name, route);
             }
         }

@@ -54,10 +54,10 @@ fn a_dropped_runtime_returns_everything() {
         let registry = runtime.driver().registry().clone();
         let (tasks, peers) = wait_for_ever(&runtime);
         runtime.block_on(all_wait(&runtime));
-        assert_eq!(registry.counts().pages_in_flight, 2);
+        assert_eq!(registry.snapshot().pages_in_flight, 2);
         assert_eq!(mapped() - before.mapped, 4 * LARGE);
         drop(runtime);
-        assert_eq!(registry.counts().pages_free, 64);
+        assert_eq!(registry.snapshot().pages_free, 64);
         drop((tasks, peers, registry));
         workers_end();
         assert_eq!(Census::take(), before);
@@ -94,7 +94,7 @@ fn an_aborted_task_returns_everything() {
                 }
                 settled().await;
             });
-            assert_eq!((runtime.driver().slots_used(), registry.counts().pages_free), (0, 64));
+            assert_eq!((runtime.driver().slots_used(), registry.snapshot().pages_free), (0, 64));
             assert_eq!(mapped(), before.mapped);
             drop(peers);
         }
@@ -129,7 +129,7 @@ fn leak_a_future(mode: RingMode) {
     });
     std::mem::forget(read);
     drop((runtime, tasks, peers));
-    assert_eq!((registry.counts().pages_free, registry.is_registered()), (64, false));
+    assert_eq!((registry.snapshot().pages_free, registry.is_registered()), (64, false));
     drop((registry, fd, writer));
     let after = Census::take();
     assert_eq!((after.mapped - before.mapped, after.descriptors - before.descriptors), (LARGE, 2));

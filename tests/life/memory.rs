@@ -112,7 +112,7 @@ fn a_dropped_reads_pages_are_never_written_after_reuse() {
                 let mut read = ops::read_fixed(&fd, lease);
                 assert!(poll_once(&mut read).await.is_pending());
                 one_turn().await;
-                assert_eq!(registry.counts().pages_in_flight, 16);
+                assert_eq!(registry.snapshot().pages_in_flight, 16);
                 if round % 2 == 0 {
                     writer.write_all(&[DATA; BUFFER]).unwrap();
                 }
@@ -129,7 +129,7 @@ fn a_dropped_reads_pages_are_never_written_after_reuse() {
                 assert!(others.iter().all(|lease| lease.iter().all(|byte| *byte == CANARY)));
             }
         });
-        assert_eq!(registry.counts().pages_free, 64);
+        assert_eq!(registry.snapshot().pages_free, 64);
     });
 }
 
@@ -142,7 +142,7 @@ fn pages_of_a_dropped_runtime_are_never_written_after_reuse() {
         let lease = registry.try_lease(64 * 4096).unwrap();
         runtime.spawn(async move { ops::read_fixed(&fd, lease).await });
         runtime.block_on(one_turn());
-        assert_eq!(registry.counts().pages_in_flight, 64);
+        assert_eq!(registry.snapshot().pages_in_flight, 64);
         writer.write_all(&[DATA; BUFFER]).unwrap();
         drop(runtime);
         let mut next = registry.try_lease(64 * 4096).expect("shutdown has reaped the read");

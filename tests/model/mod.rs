@@ -192,7 +192,7 @@ impl Play {
         }
         let kind = Kind::ALL[pick % Kind::ALL.len()];
         let lease = if kind.is_fixed() {
-            let free = self.registry.counts().pages_free;
+            let free = self.registry.snapshot().pages_free;
             let lease = self.registry.try_lease(operation::BYTES);
             assert_eq!(lease.is_some(), free > 0, "a lease of one page is had exactly when a page is free");
             Some(lease?)
@@ -528,7 +528,7 @@ impl Play {
                 assert!(flight.woken.0.load(Ordering::Relaxed), "operation {id}, {:?}, was not woken", flight.phase);
             }
         }
-        let counts = self.registry.counts();
+        let counts = self.registry.snapshot();
         let in_flight = self.count(|flight| {
             flight.kind.is_fixed() && matches!(flight.phase, Phase::Pushed(Stage::Operation) | Phase::Answered(_))
         });
@@ -557,7 +557,7 @@ impl Play {
         self.leases.clear();
         self.check();
         assert_eq!((self.driver.operations_active(), self.driver.slots_used()), (0, 0), "nothing is left");
-        assert_eq!(self.registry.counts().pages_free, PAGES, "every page is back");
+        assert_eq!(self.registry.snapshot().pages_free, PAGES, "every page is back");
     }
 
     fn drain(&mut self) {

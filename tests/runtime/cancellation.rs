@@ -417,7 +417,7 @@ fn c20_a_lease_of_another_ring_is_refused_and_comes_back() {
     assert!(error.to_string().contains("lease it from the runtime that uses it"), "{error}");
     let (result, lease) = home.block_on(ops::read_fixed(&fd, lease));
     assert_eq!((result.unwrap(), &lease[..]), (4, &b"four"[..]));
-    assert_eq!(abroad.driver().registry().counts().pages_free, 4);
+    assert_eq!(abroad.driver().registry().snapshot().pages_free, 4);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn s08_a_panic_with_everything_in_hand_leaves_the_thread_usable() {
                 assert!(poll_once(&mut plain).await.is_pending());
                 assert!(poll_once(&mut poll).await.is_pending());
                 one_turn().await;
-                assert_eq!(registry.counts().pages_in_flight, 2);
+                assert_eq!(registry.snapshot().pages_in_flight, 2);
                 let _still = (&held, &pair);
                 panic!("with everything in hand");
             }
@@ -95,7 +95,7 @@ fn s08_a_panic_with_everything_in_hand_leaves_the_thread_usable() {
             assert!(outcome.is_err());
         }
         runtime.block_on(settled());
-        assert_eq!((registry.counts().pages_free, runtime.driver().slots_used()), (16, 0));
+        assert_eq!((registry.snapshot().pages_free, runtime.driver().slots_used()), (16, 0));
         drop(runtime);
         let next = Runtime::new().unwrap();
         next.block_on(ops::nop()).unwrap();

@@ -265,5 +265,5 @@ fn a_lease_of_another_registry_is_refused_and_comes_back() {
     assert_eq!(result.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     assert_eq!(lease.capacity(), 64);
     drop(lease);
-    assert_eq!(foreign.counts().pages_free, 1);
+    assert_eq!(foreign.snapshot().pages_free, 1);
 }

@@ -325,7 +325,7 @@ impl tracing::Subscriber for Listener {
             assert!(driver.operations_active() <= driver.slots_used());
             driver.turn(Wait::No).unwrap();
             driver.shutdown();
-            assert!(driver.registry().counts().pages_total > 0 && !driver.registry().is_registered());
+            assert!(driver.registry().snapshot().pages_total > 0 && !driver.registry().is_registered());
             foreign::count_reentry();
         }
     }

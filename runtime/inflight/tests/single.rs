@@ -157,15 +157,15 @@ fn a_lease_is_in_flight_from_push_to_final_completion() {
     let registry = rig.driver.registry().clone();
     let mut submission = Submission::new(ReadFixed { fd: null(), fill: Fill::new(registry.try_lease(4096).unwrap()) });
     assert!(rig.poll(&mut submission).is_pending());
-    assert_eq!((registry.counts().pages_leased, registry.counts().pages_in_flight), (1, 0), "queued");
+    assert_eq!((registry.snapshot().pages_leased, registry.snapshot().pages_in_flight), (1, 0), "queued");
     rig.turn();
-    assert_eq!((registry.counts().pages_leased, registry.counts().pages_in_flight), (0, 1), "waiting");
+    assert_eq!((registry.snapshot().pages_leased, registry.snapshot().pages_in_flight), (0, 1), "waiting");
     drop(submission);
     rig.turn();
-    assert_eq!(registry.counts().pages_in_flight, 1, "orphaned");
+    assert_eq!(registry.snapshot().pages_in_flight, 1, "orphaned");
     rig.script.complete(rig.script.pending()[0].entry.user_data, 17);
     rig.turn();
-    assert_eq!(registry.counts().pages_free, 8);
+    assert_eq!(registry.snapshot().pages_free, 8);
 }
 
 #[test]
@@ -179,11 +179,11 @@ fn a_lease_waits_for_readiness_in_the_programs_hands() {
     rig.script.complete(key, -libc::EAGAIN);
     rig.turn();
     rig.turn();
-    assert_eq!((rig.opcodes(), registry.counts().pages_in_flight), (vec![abi::POLL_ADD], 0));
+    assert_eq!((rig.opcodes(), registry.snapshot().pages_in_flight), (vec![abi::POLL_ADD], 0));
     rig.script.complete(key, 1);
     rig.turn();
     rig.turn();
-    assert_eq!(registry.counts().pages_in_flight, 1);
+    assert_eq!(registry.snapshot().pages_in_flight, 1);
     rig.script.complete_with_bytes(key, b"here");
     rig.turn();
     let (result, lease) = ready(rig.poll(&mut submission));

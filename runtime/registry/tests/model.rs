@@ -239,7 +239,7 @@ impl Script {
                 let len = len % (held.buf.capacity() - from + 1);
                 let bytes = held.start + from..held.start + from + len;
                 held.flights += 1;
-                self.registry.begin_flight(self.base + bytes.start, len);
+                self.registry.begin_flight(Kind::Read, self.base + bytes.start, len);
                 pages_of(&bytes).for_each(|page| self.model.flights[page] += 1);
                 self.in_flight.push((held.id, bytes));
             }
@@ -248,7 +248,7 @@ impl Script {
                     return;
                 };
                 let (id, bytes) = self.in_flight.swap_remove(which);
-                self.registry.end_flight(self.base + bytes.start, bytes.len());
+                self.registry.end_flight(Kind::Read, self.base + bytes.start, bytes.len());
                 pages_of(&bytes).for_each(|page| self.model.flights[page] -= 1);
                 let held = self.held.iter_mut().find(|held| held.id == id).expect("a lease in flight is held");
                 held.flights -= 1;
