@@ -15,6 +15,8 @@
 //! | [`write_fixed()`], [`write_fixed_at`] | registered pages to descriptor | [`BufResult`] | as `write` | 5.1 | `write_fixed.rs` |
 //! | [`recv()`] | socket to buffer | [`BufResult`] | as `read` | 5.6 | `recv.rs` |
 //! | [`send()`] | buffer to socket | [`BufResult`] | as `write` | 5.6 | `send.rs` |
+//! | [`peek()`] | socket to buffer, and the bytes stay | [`BufResult`] | yes | 5.6 | `peek.rs` |
+//! | [`peek_at_least`] | as `peek`, until so many are there | [`BufResult`] | yes | 5.13 | `peek.rs` |
 //! | [`poll()`], [`readable`], [`writable`] | nothing | the events | yes | 5.1 | `poll.rs` |
 //! | [`accept()`] | a connection | a descriptor | yes: a connection taken for nobody is closed | 5.5 | `accept.rs` |
 //! | [`connect()`] | nothing | `()` | the socket is unusable after a dropped one | 5.5 | `connect.rs` |
@@ -55,6 +57,7 @@ mod in_flight;
 pub mod net;
 mod nop;
 mod open;
+mod peek;
 mod pipe;
 mod poll;
 mod read;
@@ -84,6 +87,7 @@ pub use fsync::{Fsync, fsync};
 pub use in_flight::InFlight;
 pub use nop::{Nop, nop};
 pub use open::{Open, open};
+pub use peek::{Peek, PeekAtLeast, peek, peek_at_least};
 pub use pipe::{PipeReader, PipeWriter, pipe, pipe_sized};
 pub use poll::{PollOnce, poll, readable, writable};
 pub use read::{Read, read, read_at};

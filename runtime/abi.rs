@@ -25,6 +25,8 @@ pub(crate) const ASYNC_CANCEL: u8 = opcode::AsyncCancel::CODE;
 
 /// `IORING_FSYNC_DATASYNC`.
 pub(crate) const FSYNC_DATASYNC: u32 = 1;
+/// `MSG_PEEK` of `recv(2)`.
+pub(crate) const MSG_PEEK: u32 = libc::MSG_PEEK.unsigned_abs();
 /// `IORING_POLL_ADD_MULTI`, in the entry's `len`.
 pub(crate) const POLL_ADD_MULTI: u32 = 1;
 /// `IORING_ACCEPT_MULTISHOT`, in the entry's `ioprio`.

@@ -186,6 +186,12 @@ const CASES: &[Case] = &[
         let settle = came_back(&buffer);
         Subject::new(ops::recv(&fd, buffer), fd, settle, feed(peer))
     }),
+    ("peek", true, |_| {
+        let (fd, peer) = stream();
+        let buffer = Vec::with_capacity(100);
+        let settle = came_back(&buffer);
+        Subject::new(ops::peek(&fd, buffer), fd, settle, feed(peer))
+    }),
     ("send", true, |bench| {
         let (fd, peer) = stream();
         fill(&fd);

@@ -28,19 +28,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod client_hello;
 mod connect;
+mod fields;
 mod halves;
 mod listener;
 mod options;
+mod parsed;
+pub mod proxy_protocol;
 mod sending;
 mod stream;
 mod tcp;
 mod unix;
 
+pub use client_hello::ClientHello;
 pub use connect::Connecting;
 pub use halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
 pub use listener::Listener;
 pub use options::{ListenOptions, TcpOptions};
+pub use parsed::Parsed;
 pub use sending::Sending;
 pub use socket2::TcpKeepalive;
 pub use stream::Stream;

@@ -32,6 +32,25 @@ impl<'op> Sqe<'op> {
         self.transfer(abi::RECV, fd, region, len, Some(0), Retry::Readable)
     }
 
+    /// `peek(fd, into)`: fill a region from a connected socket, and leave the bytes to be received.
+    ///
+    /// ```compile_fail,E0515
+    /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
+    /// struct Bad(OwnedFd);
+    /// impl Operation for Bad {
+    ///     type Output = ();
+    ///     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
+    ///         sqe.peek(self.0.as_fd(), &mut vec![0u8; 16][..])
+    ///     }
+    ///     fn decode(self, _: Completion) {}
+    /// }
+    /// ```
+    pub fn peek<D: Destination + ?Sized>(self, fd: BorrowedFd<'op>, into: &'op mut D) -> io::Result<Encoded<'op>> {
+        let encoded = self.recv(fd, into)?;
+        encoded.frame.entry.op_flags = abi::MSG_PEEK;
+        Ok(encoded)
+    }
+
     /// `send(fd, from)`: send a region on a connected socket. Never raises `SIGPIPE`.
     ///
     /// ```compile_fail,E0515
