@@ -30,8 +30,10 @@
 
 mod client_hello;
 mod connect;
+mod descriptors;
 mod fields;
 mod halves;
+mod inherited;
 mod listener;
 mod options;
 mod parsed;
@@ -43,7 +45,9 @@ mod unix;
 
 pub use client_hello::ClientHello;
 pub use connect::Connecting;
+pub use descriptors::ReceivedDescriptors;
 pub use halves::{OwnedReadHalf, OwnedWriteHalf, ReuniteError};
+pub use inherited::{Inherited, InheritedSocket, inherited_listeners};
 pub use listener::Listener;
 pub use options::{ListenOptions, TcpOptions};
 pub use parsed::Parsed;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use socket2::{Socket, TcpKeepalive};
 
-/// What can be chosen for a listener before it listens.
+use super::tcp::set_user_timeout;
+
+/// What can be chosen for a listener before it listens, and for the streams that it accepts.
 ///
 /// # Examples
 /// ```
@@ -22,12 +24,29 @@ pub struct ListenOptions {
     reuse_address: bool,
     reuse_port: bool,
     only_v6: Option<bool>,
+    transparent: bool,
+    of_streams: StreamOptions,
+}
+
+/// What a TCP stream gets by its own options, or from the listener that accepts it.
+#[derive(Clone, Debug, Default)]
+struct StreamOptions {
+    nodelay: Option<bool>,
+    keepalive: Option<TcpKeepalive>,
+    user_timeout: Option<Duration>,
 }
 
 impl ListenOptions {
     /// `new()`: a backlog of 1,024 and addresses reused, as the standard library's listeners; ports not shared.
     pub fn new() -> Self {
-        Self { backlog: 1024, reuse_address: true, reuse_port: false, only_v6: None }
+        Self {
+            backlog: 1024,
+            reuse_address: true,
+            reuse_port: false,
+            only_v6: None,
+            transparent: false,
+            of_streams: StreamOptions::default(),
+        }
     }
 
     /// `backlog(connections)`: how many connections wait for an accept at most; the kernel bounds it by
@@ -63,9 +82,46 @@ impl ListenOptions {
         self
     }
 
+    /// `transparent(yes)`: whether it may listen on addresses that are not this machine's, and take connections that
+    /// `TPROXY` brings (`IP_TRANSPARENT`, `ip(7)`). Needs `CAP_NET_ADMIN`.
+    #[must_use]
+    pub fn transparent(mut self, yes: bool) -> Self {
+        self.transparent = yes;
+        self
+    }
+
+    /// `nodelay(yes)`: whether small sends of the streams that it accepts leave at once, as by
+    /// [`TcpStream::set_nodelay`](super::TcpStream::set_nodelay). They have it from the listener, without a system
+    /// call for each.
+    #[must_use]
+    pub fn nodelay(mut self, yes: bool) -> Self {
+        self.of_streams.nodelay = Some(yes);
+        self
+    }
+
+    /// `keepalive(times)`: probe idle peers of the streams that it accepts, as by
+    /// [`TcpStream::set_keepalive`](super::TcpStream::set_keepalive). They have it from the listener.
+    #[must_use]
+    pub fn keepalive(mut self, times: TcpKeepalive) -> Self {
+        self.of_streams.keepalive = Some(times);
+        self
+    }
+
+    /// `user_timeout(time)`: how long what the streams that it accepts have sent may stay without an acknowledgement,
+    /// as by [`TcpStream::set_user_timeout`](super::TcpStream::set_user_timeout). They have it from the listener.
+    #[must_use]
+    pub fn user_timeout(mut self, time: Duration) -> Self {
+        self.of_streams.user_timeout = Some(time);
+        self
+    }
+
     /// Choose all that is of TCP alone.
     pub(super) fn apply(&self, socket: &Socket, is_v6: bool) -> io::Result<()> {
         socket.set_reuse_address(self.reuse_address)?;
+        if self.transparent {
+            set_transparent(socket, is_v6)?;
+        }
+        self.of_streams.apply(socket)?;
         if self.reuse_port {
             socket.set_reuse_port(true)?;
         }
@@ -91,8 +147,8 @@ impl Default for ListenOptions {
 /// Buffer sizes belong here: how large the window can become is settled while connecting (`tcp(7)`).
 #[derive(Clone, Debug, Default)]
 pub struct TcpOptions {
-    nodelay: Option<bool>,
-    keepalive: Option<TcpKeepalive>,
+    of_stream: StreamOptions,
+    transparent: bool,
     linger: Option<Duration>,
     send_buffer_size: Option<usize>,
     recv_buffer_size: Option<usize>,
@@ -108,14 +164,30 @@ impl TcpOptions {
     /// `nodelay(yes)`: whether small sends leave at once. See [`TcpStream::set_nodelay`](super::TcpStream::set_nodelay).
     #[must_use]
     pub fn nodelay(mut self, yes: bool) -> Self {
-        self.nodelay = Some(yes);
+        self.of_stream.nodelay = Some(yes);
         self
     }
 
     /// `keepalive(times)`: probe an idle peer. See [`TcpStream::set_keepalive`](super::TcpStream::set_keepalive).
     #[must_use]
     pub fn keepalive(mut self, times: TcpKeepalive) -> Self {
-        self.keepalive = Some(times);
+        self.of_stream.keepalive = Some(times);
+        self
+    }
+
+    /// `user_timeout(time)`: how long what was sent may stay without an acknowledgement, the connect's own first packet
+    /// included. See [`TcpStream::set_user_timeout`](super::TcpStream::set_user_timeout).
+    #[must_use]
+    pub fn user_timeout(mut self, time: Duration) -> Self {
+        self.of_stream.user_timeout = Some(time);
+        self
+    }
+
+    /// `transparent(yes)`: whether [`bind`](Self::bind) may name an address that is not this machine's, such as the
+    /// client's (`IP_TRANSPARENT`, `ip(7)`). Needs `CAP_NET_ADMIN`, and routes that bring the answers here.
+    #[must_use]
+    pub fn transparent(mut self, yes: bool) -> Self {
+        self.transparent = yes;
         self
     }
 
@@ -147,13 +219,11 @@ impl TcpOptions {
         self
     }
 
-    pub(super) fn apply(&self, socket: &Socket) -> io::Result<()> {
-        if let Some(yes) = self.nodelay {
-            socket.set_tcp_nodelay(yes)?;
+    pub(super) fn apply(&self, socket: &Socket, is_v6: bool) -> io::Result<()> {
+        if self.transparent {
+            set_transparent(socket, is_v6)?;
         }
-        if let Some(times) = &self.keepalive {
-            socket.set_tcp_keepalive(times)?;
-        }
+        self.of_stream.apply(socket)?;
         if self.linger.is_some() {
             socket.set_linger(self.linger)?;
         }
@@ -168,4 +238,23 @@ impl TcpOptions {
         }
         Ok(())
     }
+}
+
+impl StreamOptions {
+    fn apply(&self, socket: &Socket) -> io::Result<()> {
+        if let Some(yes) = self.nodelay {
+            socket.set_tcp_nodelay(yes)?;
+        }
+        if let Some(times) = &self.keepalive {
+            socket.set_tcp_keepalive(times)?;
+        }
+        if self.user_timeout.is_some() {
+            set_user_timeout(socket, self.user_timeout)?;
+        }
+        Ok(())
+    }
+}
+
+fn set_transparent(socket: &Socket, is_v6: bool) -> io::Result<()> {
+    if is_v6 { socket.set_ip_transparent_v6(true) } else { socket.set_ip_transparent_v4(true) }
 }

@@ -1,5 +1,5 @@
 use std::io;
-use std::net::{self, SocketAddr};
+use std::net::{self, IpAddr, SocketAddr};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
@@ -35,7 +35,7 @@ impl sealed::Family for Tcp {
 
     fn socket(address: &SockAddr, options: &TcpOptions) -> io::Result<Socket> {
         let socket = stream_socket(address.domain())?;
-        options.apply(&socket)?;
+        options.apply(&socket, address.is_ipv6())?;
         Ok(socket)
     }
 }
@@ -121,7 +121,7 @@ impl Stream<Tcp> {
     }
 
     /// `set_keepalive(times)`: probe an idle peer, and end the connection when it is silent (`SO_KEEPALIVE`,
-    /// `tcp(7)`); or never.
+    /// `tcp(7)`); or never. What the times leave open stays as it is, at first by `net.ipv4.tcp_keepalive_*`.
     ///
     /// # Errors
     /// Those of `setsockopt(2)`.
@@ -130,6 +130,64 @@ impl Stream<Tcp> {
             Some(times) => self.socket().set_tcp_keepalive(times),
             None => self.socket().set_keepalive(false),
         }
+    }
+
+    /// `keepalive_interval()`: the time between two probes of a peer that does not answer them (`TCP_KEEPINTVL`).
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    pub fn keepalive_interval(&self) -> io::Result<Duration> {
+        self.socket().tcp_keepalive_interval()
+    }
+
+    /// `keepalive_retries()`: how many probes without an answer end the connection (`TCP_KEEPCNT`).
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    pub fn keepalive_retries(&self) -> io::Result<u32> {
+        self.socket().tcp_keepalive_retries()
+    }
+
+    /// `user_timeout()`: how long what was sent may stay without an acknowledgement, or `None` if the kernel decides.
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`.
+    pub fn user_timeout(&self) -> io::Result<Option<Duration>> {
+        self.socket().tcp_user_timeout()
+    }
+
+    /// `set_user_timeout(time)`: ends the connection with `ETIMEDOUT` when what was sent, or probed for, has had no
+    /// acknowledgement for so long (`TCP_USER_TIMEOUT`, `tcp(7)`); `None` leaves that to the kernel, which tries for
+    /// some 15 minutes.
+    ///
+    /// It counts whole milliseconds, rounded up. Together with a keepalive, it decides when probes have failed, and
+    /// their number does not.
+    ///
+    /// # Errors
+    /// Those of `setsockopt(2)`: `EINVAL` for more than 24 days.
+    pub fn set_user_timeout(&self, time: Option<Duration>) -> io::Result<()> {
+        set_user_timeout(&self.socket(), time)
+    }
+
+    /// `original_destination()`: where the peer wanted to go, for a connection that the firewall has redirected here
+    /// (`REDIRECT`, `DNAT`).
+    ///
+    /// One that came by `TPROXY` has it as its [`local_addr`](Self::local_addr), as has one that was not redirected.
+    ///
+    /// # Errors
+    /// Those of `getsockopt(2)`: `ENOENT` when the connection has not been tracked, `ENOPROTOOPT` when the kernel does
+    /// not track any.
+    ///
+    /// # Kernel
+    /// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST`, with `nf_conntrack`.
+    #[doc(alias = "SO_ORIGINAL_DST")]
+    pub fn original_destination(&self) -> io::Result<SocketAddr> {
+        // An IPv4 connection of an IPv6 socket is tracked as what it is.
+        let address = match self.local_addr()?.ip().to_canonical() {
+            IpAddr::V4(_) => self.socket().original_dst_v4()?,
+            IpAddr::V6(_) => self.socket().original_dst_v6()?,
+        };
+        <Tcp as sealed::Family>::address(address)
     }
 
     /// `linger()`: how long a close waits for unsent bytes, or `None` if the kernel sends them by itself.
@@ -164,6 +222,13 @@ impl From<net::TcpListener> for Listener<Tcp> {
     fn from(listener: net::TcpListener) -> Self {
         Self::adopt(listener.into())
     }
+}
+
+/// `TCP_USER_TIMEOUT` counts milliseconds, and 0 means none: a time that is shorter than one becomes one.
+pub(super) fn set_user_timeout(socket: &Socket, time: Option<Duration>) -> io::Result<()> {
+    let whole = time
+        .map(|time| Duration::from_millis(time.as_nanos().div_ceil(1_000_000).max(1).try_into().unwrap_or(u64::MAX)));
+    socket.set_tcp_user_timeout(whole)
 }
 
 fn stream_socket(domain: Domain) -> io::Result<Socket> {
