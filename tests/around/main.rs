@@ -7,8 +7,14 @@ mod rings;
 #[path = "../turns/mod.rs"]
 mod turns;
 
-mod peeks;
+#[path = "../first_bytes/mod.rs"]
+mod first_bytes;
 
+mod client_hellos;
+mod peeks;
+mod proxy_headers;
+
+use std::path::Path;
 use std::time::Duration;
 
 use ringmain::net::{TcpListener, TcpStream};
@@ -28,4 +34,17 @@ async fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(([127, 0, 0, 1], 0).into()).unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     (client, listener.accept().await.unwrap())
+}
+
+/// Every file that a fuzzer has kept, and those that it began with.
+fn replay(target: &str, check: fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
+    let mut played = 0;
+    for file in std::fs::read_dir(&corpus).expect("there is a corpus") {
+        let path = file.unwrap().path();
+        println!("{}", path.display());
+        check(&std::fs::read(&path).unwrap());
+        played += 1;
+    }
+    assert!(played > 0, "the corpus of {target} is empty");
 }

@@ -22,7 +22,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<Header>, &'static str> {
         return Ok(Parsed::Incomplete(LEN_MIN.max(bytes.len() + 1)));
     };
     let text = line.get(SIGNATURE.len()..end).ok_or("the line of a PROXY header ends before its protocol")?;
-    let text = str::from_utf8(text).unwrap_or("");
+    // Bytes that are no text are nothing that a field could be.
+    let text = &*String::from_utf8_lossy(text);
     let origin = match text.split_once(' ').unwrap_or((text, "")) {
         // Whatever follows it, up to the end of the line, says nothing.
         ("UNKNOWN", _) => Origin::Unknown,
