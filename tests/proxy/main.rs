@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod endings;
+#[path = "../example/mod.rs"]
 mod example;
 mod limits;
 mod newcomer;
