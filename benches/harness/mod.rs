@@ -89,9 +89,16 @@ impl Bench {
         self.args.smoke
     }
 
+    /// The cases asked for by name on the command line; none means all.
+    #[allow(dead_code, reason = "for benchmarks whose short form leaves cases out")]
+    pub(crate) fn cases_asked(&self) -> &[String] {
+        &self.args.cases
+    }
+
     /// Runs the variants of one case in interleaved rounds, prints their table and returns its rows.
     ///
     /// Ratios in the table are to the variant named `baseline`, where the filters left it in.
+    #[allow(dead_code, reason = "a benchmark with a table of its own measures instead")]
     pub(crate) fn case(&mut self, case: &str, baseline: &str, variants: Vec<Variant>) -> io::Result<Vec<Row>> {
         let rows = self.measure(case, variants)?;
         print_table(case, baseline, &rows);

@@ -4,7 +4,7 @@ use std::io;
 
 use ringmain::ops::net::TcpStream;
 use ringmain::ops::{self, Flow, RelayRoute};
-use ringmain::{Config, Runtime};
+use ringmain::{Config, Driver, Runtime};
 
 use crate::PIPE_BYTES;
 use crate::process::{Meter, Moved, Pair};
@@ -31,19 +31,20 @@ pub(crate) fn copy(pairs: Vec<Pair>, meter: &mut Meter) -> io::Result<Moved> {
 
 fn relay(pairs: Vec<Pair>, meter: &mut Meter, route: RelayRoute) -> io::Result<Moved> {
     let bytes = u32::try_from(PIPE_BYTES).map_err(io::Error::other)?;
-    let runtime = Runtime::builder().config(Config::default().pipe_size(bytes)).build().map_err(io::Error::other)?;
+    // As many pipes as an epoll loop beside it makes: a direction that found none would copy, whatever the route.
+    let pipes = u32::try_from(pairs.len()).map_err(io::Error::other)?.max(64);
+    let config = Config::default().pipe_size(bytes).pipes(pipes);
+    let runtime = Runtime::builder().config(config).build().map_err(io::Error::other)?;
     if route != RelayRoute::Copy {
-        // The relay's own pipes are made as bytes come; this one is made the same way, before the clock starts.
+        // The relay's own pipes are made as bytes come; this one is made the same way, to see its size.
         meter.note_pipe(ops::pipe_sized(PIPE_BYTES)?.0.size()?);
     }
     runtime.block_on(async {
-        let streams: Vec<(TcpStream, TcpStream)> =
-            pairs.into_iter().map(|Pair { client, upstream }| (client.into(), upstream.into())).collect();
-        meter.start();
-        let relays: Vec<_> = streams
-            .into_iter()
-            .map(|(client, upstream)| ringmain::spawn(async move { ops::relay(&client, &upstream).route(route).await }))
-            .collect();
+        let relay = |Pair { client, upstream }: Pair| {
+            let (client, upstream): (TcpStream, TcpStream) = (client.into(), upstream.into());
+            ringmain::spawn(async move { ops::relay(&client, &upstream).route(route).await })
+        };
+        let relays: Vec<_> = pairs.into_iter().map(relay).collect();
         let mut moved = Moved { forward: 0, backward: 0 };
         for relay in relays {
             let relayed = relay.await.map_err(io::Error::other)?;
@@ -51,7 +52,10 @@ fn relay(pairs: Vec<Pair>, meter: &mut Meter, route: RelayRoute) -> io::Result<M
             moved.forward += bytes_out(relayed.a_to_b)?;
             moved.backward += bytes_out(relayed.b_to_a)?;
         }
-        meter.stop()?;
+        let driver = Driver::current();
+        let (enters, attempts) = (driver.metrics().enters.get(), driver.metrics().attempts.get());
+        meter.note_calls(enters + attempts);
+        meter.note_enters(enters);
         Ok(moved)
     })
 }

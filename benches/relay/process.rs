@@ -1,6 +1,6 @@
 //! The three processes of one transfer: started from this executable again, told their role by a hidden argument.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
@@ -8,13 +8,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::{Relay, load};
+use crate::Relay;
+use crate::load::{Kind, Load};
+use crate::observe::Observed;
 
 /// The hidden first argument; what follows are the role and what the role needs.
 const ROLE: &str = "--in-role";
 
 /// No transfer takes this long; one that does hangs, and is ended with an error.
-const HANG: Duration = Duration::from_secs(180);
+const HANG: Duration = Duration::from_secs(120);
+
+/// How long to wait for a process before looking at another.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// The two ends that belong together: what arrives from one goes to the other.
 #[derive(Debug)]
@@ -30,41 +35,38 @@ pub(crate) struct Moved {
     pub(crate) backward: u64,
 }
 
-/// The clocks of the relaying process.
+/// What a relay counts about itself.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
-    started: Option<(Duration, Instant)>,
-    cpu: Duration,
-    wall: Duration,
-    threads: u64,
+    calls: u64,
+    enters: u64,
     pipe_bytes: u64,
 }
 
-/// What the relay reports about a transfer.
+/// What is known about a transfer that has gone well.
 pub(crate) struct Report {
     pub(crate) moved: Moved,
-    pub(crate) cpu: Duration,
-    pub(crate) wall: Duration,
-    /// Threads of the relay when it had finished; workers of the kernel linger for seconds, so they are among them.
+    /// Most threads that the relay had at any moment that was looked at.
     pub(crate) threads: u64,
+    /// System calls that the relay made to move bytes, or 0 if it does not count them.
+    pub(crate) calls: u64,
+    /// Of those, the ones that entered a ring.
+    pub(crate) enters: u64,
     /// The smallest pipe that bytes went through, or 0 if none did.
     pub(crate) pipe_bytes: u64,
+    /// What the process that measured has seen, by name.
+    seen: Value,
 }
 
 impl Meter {
-    /// To be called when everything is ready to relay, after the variant's own set-up.
-    pub(crate) fn start(&mut self) {
-        self.started = Some((process_cpu(), Instant::now()));
+    /// Counts system calls that move bytes or wait for them.
+    pub(crate) fn note_calls(&mut self, count: u64) {
+        self.calls += count;
     }
 
-    /// To be called when every connection has ended, before the variant's own tear-down.
-    pub(crate) fn stop(&mut self) -> io::Result<()> {
-        let (cpu, wall) =
-            self.started.ok_or_else(|| io::Error::other("a variant stopped a meter it had not started"))?;
-        self.cpu = process_cpu() - cpu;
-        self.wall = wall.elapsed();
-        self.threads = std::fs::read_dir("/proc/self/task")?.count() as u64;
-        Ok(())
+    /// Counts those of them that entered a ring.
+    pub(crate) fn note_enters(&mut self, count: u64) {
+        self.enters += count;
     }
 
     /// Notes the size of a pipe that bytes go through.
@@ -74,10 +76,11 @@ impl Meter {
     }
 }
 
-/// CPU time of all threads of this process, io-wq workers among them: they are its threads.
-fn process_cpu() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+impl Report {
+    /// A number that was seen; not a number if there was nothing to see.
+    pub(crate) fn seen(&self, name: &str) -> f64 {
+        self.seen[name].as_f64().unwrap_or(f64::NAN)
+    }
 }
 
 /// The role this process was started for, or none if a person or cargo started it.
@@ -88,62 +91,88 @@ pub(crate) fn role() -> Option<Vec<String>> {
 
 /// Plays a role to its end.
 pub(crate) fn play(role: Vec<String>, variants: &[(&str, Relay)]) -> io::Result<()> {
-    match role.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["sink", connections] => {
-            let listener = announce(number(connections)?)?;
-            let received = load::sink(&listener, number(connections)?)?;
-            println!("{received}");
-            Ok(())
+    let report = match role.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["sink", ref load @ ..] => {
+            let load = Load::from_arguments(load)?;
+            load.sink(&announce(load.connections)?, || Ok(Observed::new(number(&told()?)?)))?
         }
-        ["source", relay, connections, each] => load::source(address(relay)?, number(connections)?, number(each)?),
+        ["source", relay, pid, ref load @ ..] => {
+            Load::from_arguments(load)?.source(address(relay)?, Observed::new(number(pid)?))?
+        }
         ["relay", variant, sink, connections] => {
             let (_, relay) = variants
                 .iter()
                 .find(|(name, _)| *name == variant)
                 .ok_or_else(|| io::Error::other(format!("there is no variant {variant}")))?;
             let pairs = accept_pairs(&announce(number(connections)?)?, address(sink)?, number(connections)?)?;
+            let anonymous_bytes = Observed::new(std::process::id()).anonymous_bytes()?;
             let mut meter = Meter::default();
             let moved = relay(pairs, &mut meter)?;
-            println!(
-                "{}",
-                json!({
-                    "forward": moved.forward, "backward": moved.backward, "cpu_ns": meter.cpu.as_nanos() as u64,
-                    "wall_ns": meter.wall.as_nanos() as u64, "threads": meter.threads, "pipe_bytes": meter.pipe_bytes,
-                })
-            );
-            Ok(())
+            json!({
+                "forward": moved.forward, "backward": moved.backward, "anonymous_bytes": anonymous_bytes,
+                "calls": meter.calls, "enters": meter.enters, "pipe_bytes": meter.pipe_bytes,
+            })
         }
-        _ => Err(io::Error::other(format!("{role:?} is not a role of this benchmark"))),
-    }
+        _ => return Err(io::Error::other(format!("{role:?} is not a role of this benchmark"))),
+    };
+    println!("{report}");
+    Ok(())
 }
 
-/// Runs one transfer in three fresh processes: `each` bytes on every one of `connections`.
-pub(crate) fn transfer(variant: &str, connections: u64, each: u64) -> io::Result<Report> {
-    let connections = connections.to_string();
-    let mut sink = Process::start(&["sink", &connections])?;
+/// Runs one transfer in three fresh processes.
+pub(crate) fn transfer(variant: &str, load: Load) -> io::Result<Report> {
+    let arguments = load.to_arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut sink = Process::start(&[&["sink"], &arguments[..]].concat())?;
     let sink_address = sink.line()?;
-    let mut relay = Process::start(&["relay", variant, &sink_address, &connections])?;
-    let relay_address = relay.line()?;
-    let source = Process::start(&["source", &relay_address, &connections, &each.to_string()])?;
+    let mut relay = Process::start(&["relay", variant, &sink_address, &load.connections.to_string()])?;
+    let (relay_address, relay_id) = (relay.line()?, relay.child.id());
+    sink.tell(&relay_id.to_string())?;
+    let mut source = Process::start(&[&["source", &relay_address, &relay_id.to_string()], &arguments[..]].concat())?;
 
-    let report = relay.line()?;
-    let received: u64 = number(&sink.line()?)?;
+    let observed = Observed::new(relay_id);
+    let mut threads = 0;
+    let report = relay.line_while(|| {
+        threads = threads.max(observed.threads()?);
+        Ok(())
+    })?;
+    let (report, from_source, from_sink) = (parse(&report)?, parse(&source.line()?)?, parse(&sink.line()?)?);
     for process in [source, relay, sink] {
         process.finish()?;
     }
-    let report: Value = serde_json::from_str(&report).map_err(io::Error::other)?;
-    let field = |name: &str| report[name].as_u64().ok_or_else(|| io::Error::other(format!("the report lacks {name}")));
-    let moved = Moved { forward: field("forward")?, backward: field("backward")? };
-    if received != moved.forward {
-        return Err(io::Error::other(format!("the relay counted {moved:?} but the sink got {received} bytes")));
+    let moved = Moved { forward: field(&report, "forward")?, backward: field(&report, "backward")? };
+    for (side, forward, backward) in [("source", "sent", "received"), ("sink", "received", "sent")] {
+        let seen = if side == "source" { &from_source } else { &from_sink };
+        let seen = Moved { forward: field(seen, forward)?, backward: field(seen, backward)? };
+        if seen != moved {
+            return Err(io::Error::other(format!("the relay counted {moved:?}, but the {side} {seen:?}")));
+        }
     }
+    let mut seen = if load.kind == Kind::Bulk { from_sink } else { from_source };
+    seen["anonymous_bytes_before"] = report["anonymous_bytes"].clone();
     Ok(Report {
         moved,
-        cpu: Duration::from_nanos(field("cpu_ns")?),
-        wall: Duration::from_nanos(field("wall_ns")?),
-        threads: field("threads")?,
-        pipe_bytes: field("pipe_bytes")?,
+        threads,
+        calls: field(&report, "calls")?,
+        enters: field(&report, "enters")?,
+        pipe_bytes: field(&report, "pipe_bytes")?,
+        seen,
     })
+}
+
+fn parse(report: &str) -> io::Result<Value> {
+    serde_json::from_str(report).map_err(io::Error::other)
+}
+
+fn field(report: &Value, name: &str) -> io::Result<u64> {
+    report[name].as_u64().ok_or_else(|| io::Error::other(format!("a report lacks {name}")))
+}
+
+/// What the process that started this one tells it: one line.
+fn told() -> io::Result<String> {
+    let mut line = String::new();
+    io::stdin().read_line(&mut line)?;
+    Ok(line.trim().to_owned())
 }
 
 /// Listens on a free port of loopback and prints the address for the process that started this one.
@@ -158,7 +187,14 @@ fn announce(connections: u64) -> io::Result<TcpListener> {
 
 fn accept_pairs(listener: &TcpListener, sink: SocketAddr, connections: u64) -> io::Result<Vec<Pair>> {
     let clients: Vec<TcpStream> = (0..connections).map(|_| Ok(listener.accept()?.0)).collect::<io::Result<_>>()?;
-    clients.into_iter().map(|client| Ok(Pair { client, upstream: TcpStream::connect(sink)? })).collect()
+    let pair = |client: TcpStream| {
+        let upstream = TcpStream::connect(sink)?;
+        // Whatever the way of relaying, no message waits for the acknowledgement of the one before it.
+        client.set_nodelay(true)?;
+        upstream.set_nodelay(true)?;
+        Ok(Pair { client, upstream })
+    };
+    clients.into_iter().map(pair).collect()
 }
 
 /// A process of the transfer; it is killed if the transfer fails before it has ended by itself.
@@ -173,7 +209,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(ROLE)
             .args(role)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("a child was started without its pipe"))?;
@@ -184,11 +220,29 @@ impl Process {
 
     /// The next line that the process prints.
     fn line(&mut self) -> io::Result<String> {
-        match self.lines.recv_timeout(HANG) {
-            Ok(line) => line,
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(self.complaint("hangs; it is ended")),
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(self.complaint("ended too soon; its error is above")),
+        self.line_while(|| Ok(()))
+    }
+
+    /// The next line that the process prints; calls `glance` now and then until it comes.
+    fn line_while(&mut self, mut glance: impl FnMut() -> io::Result<()>) -> io::Result<String> {
+        let begun = Instant::now();
+        loop {
+            match self.lines.recv_timeout(GLANCE) {
+                Ok(line) => return line,
+                Err(mpsc::RecvTimeoutError::Timeout) if begun.elapsed() < HANG => glance()?,
+                Err(mpsc::RecvTimeoutError::Timeout) => return Err(self.complaint("hangs; it is ended")),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(self.complaint("ended too soon; its error is above"));
+                }
+            }
         }
+    }
+
+    /// Writes a line to the process.
+    fn tell(&mut self, line: &str) -> io::Result<()> {
+        let stdin =
+            self.child.stdin.as_mut().ok_or_else(|| io::Error::other("a child was started without its pipe"))?;
+        writeln!(stdin, "{line}")
     }
 
     /// Waits for the process, which has said all it had to say.
