@@ -123,18 +123,17 @@ impl Runtime {
     /// at the queues refuses it, and they are looked at again.
     fn wait(&self, main: &MainWaker) -> Wait {
         let Context { executor, timers, unpark, park } = &*self.context;
-        loop {
-            if main.is_woken() || executor.has_ready() {
-                return Wait::No;
-            }
+        while !main.is_woken() && !executor.has_ready() {
             let left = timers.next_deadline().map(|deadline| deadline.saturating_duration_since(park.now()));
             if left.is_some_and(|left| left.is_zero()) {
-                return Wait::No;
+                break;
             }
             if unpark.prepare_sleep() {
                 return Wait::Until(left);
             }
         }
+        unpark.stay_awake();
+        Wait::No
     }
 }
 

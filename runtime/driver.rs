@@ -57,6 +57,8 @@ thread_local! {
     static DRIVERS: RefCell<Vec<Weak<Driver>>> = const { RefCell::new(Vec::new()) };
     /// The driver that futures polled now belong to.
     static CURRENT: RefCell<Option<Rc<Driver>>> = const { RefCell::new(None) };
+    /// Its number, 0 for none: to compare it needs no borrow, and no look whether the thread is ending.
+    static CURRENT_ID: Cell<u32> = const { Cell::new(0) };
 }
 
 /// A ring, the operations it carries, and the clock: everything of a runtime but its tasks.
@@ -79,6 +81,8 @@ pub struct Driver {
 /// What stands between a guest of another loop and this driver.
 #[derive(Debug, Default)]
 struct Guest {
+    /// Whether there is one: what every operation asks.
+    is_there: Cell<bool>,
     eventfd: RefCell<Option<Rc<OwnedFd>>>,
     /// A push made outside a turn has signalled the eventfd already.
     flush_armed: Cell<bool>,
@@ -204,11 +208,9 @@ impl Driver {
 
     /// Whether futures polled on this thread belong to another driver now.
     #[inline]
-    pub(crate) fn is_other_current(driver: &Rc<Self>) -> bool {
-        let other = |current: &RefCell<Option<Rc<Self>>>| {
-            current.borrow().as_ref().is_some_and(|current| !Rc::ptr_eq(current, driver))
-        };
-        CURRENT.try_with(other).unwrap_or(false)
+    pub(crate) fn is_other_current(&self) -> bool {
+        let current = CURRENT_ID.get();
+        current != self.id && current != 0
     }
 
     /// Make this the driver that futures polled on this thread belong to, while the guard lives.
@@ -217,6 +219,9 @@ impl Driver {
     /// runtime that is kept in a thread-local is dropped that late.
     pub fn enter(self: &Rc<Self>) -> Entered {
         let previous = CURRENT.try_with(|current| current.borrow_mut().replace(Rc::clone(self)));
+        if previous.is_ok() {
+            CURRENT_ID.set(self.id);
+        }
         Entered { previous: previous.ok().flatten() }
     }
 
@@ -245,15 +250,21 @@ impl Driver {
             core = self.core.borrow_mut();
         }
         let outcome = core.turn(wait, &self.metrics);
-        let has_more = core.has_queued() || core.ring.more_work();
-        drop(core);
+        // Nearly always what is left to do is to wake one task, which needs neither a second borrow nor a catch.
+        let wake = core.after.take_sole_wake();
         self.guest.turning.set(false);
-        self.disarm_flush();
-        if has_more {
-            // A retry after EAGAIN, a submit that fell short: no completion will announce these to a guest.
-            self.arm_flush();
+        if self.guest.is_there.get() {
+            self.guest.flush_armed.set(false);
+            if core.has_queued() || core.ring.more_work() {
+                // A retry after EAGAIN, a submit that fell short: no completion will announce these to a guest.
+                self.arm_flush();
+            }
         }
-        self.carry_out();
+        drop(core);
+        match wake {
+            Some(waking) => self.wake(waking),
+            None => self.carry_out(),
+        }
         outcome
     }
 
@@ -285,6 +296,7 @@ impl Driver {
         let eventfd = Rc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         self.core.borrow_mut().ring.register_eventfd(eventfd.as_fd())?;
         *self.guest.eventfd.borrow_mut() = Some(Rc::clone(&eventfd));
+        self.guest.is_there.set(true);
         self.arm_flush();
         Ok(eventfd)
     }
@@ -375,6 +387,13 @@ impl Driver {
     /// A guest's loop sleeps on the eventfd: tell it, once, that a turn has something to bring to the kernel.
     #[inline]
     fn arm_flush(&self) {
+        if self.guest.is_there.get() {
+            self.signal_guest();
+        }
+    }
+
+    #[cold]
+    fn signal_guest(&self) {
         if self.guest.turning.get() || self.guest.flush_armed.get() {
             return;
         }
@@ -383,10 +402,6 @@ impl Driver {
             let _counter_full = rustix::io::write(eventfd, &1u64.to_ne_bytes());
             self.guest.flush_armed.set(true);
         }
-    }
-
-    fn disarm_flush(&self) {
-        self.guest.flush_armed.set(false);
     }
 }
 
@@ -421,6 +436,7 @@ impl fmt::Debug for Driver {
 impl Drop for Entered {
     fn drop(&mut self) {
         let previous = self.previous.take();
+        CURRENT_ID.set(previous.as_ref().map_or(0, |driver| driver.id));
         // The thread's locals may be gone already; then so is the current driver.
         let entered = CURRENT.try_with(|current| std::mem::replace(&mut *current.borrow_mut(), previous));
         drop(entered);

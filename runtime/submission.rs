@@ -381,9 +381,9 @@ fn describe(
 
 /// An operation makes progress only when its own driver is turned, so waiting for it elsewhere would never end.
 #[inline]
-fn belongs_here(driver: &Rc<Driver>) {
+fn belongs_here(driver: &Driver) {
     assert!(
-        !Driver::is_other_current(driver),
+        !driver.is_other_current(),
         "this operation was started in another ringmain runtime; await it inside the runtime it was started in"
     );
 }

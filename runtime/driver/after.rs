@@ -30,6 +30,16 @@ impl After {
         }
     }
 
+    /// The one task to be woken, if that is all there is to do.
+    #[inline]
+    pub(super) fn take_sole_wake(&mut self) -> Option<Rc<Waking>> {
+        if self.wakes.len() == 1 && self.disposals.is_empty() && self.reports.is_empty() {
+            self.wakes.pop_front()
+        } else {
+            None
+        }
+    }
+
     #[inline]
     pub(super) fn has_any(&self) -> bool {
         !(self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty())
@@ -94,7 +104,8 @@ impl Driver {
     }
 
     /// Wake a task, by value if no slot shares its waker: that spares its count two steps.
-    fn wake(&self, waking: Rc<Waking>) {
+    #[inline]
+    pub(super) fn wake(&self, waking: Rc<Waking>) {
         waking.dequeue();
         if Rc::strong_count(&waking) > 1 {
             return waking.wake_by_ref();
