@@ -31,7 +31,7 @@ use std::time::Instant;
 
 use rustix::event::EventfdFlags;
 
-use turn::{CANCEL_MISSED_PAUSE, Core};
+use turn::{CANCEL_MISSED_PAUSE, Core, Outgoing};
 
 use super::block_on::Park;
 use super::config::Config;
@@ -153,10 +153,7 @@ impl Driver {
             core: RefCell::new(Core {
                 ring,
                 slots: Slots::new(id, registry.clone()),
-                cancels: VecDeque::new(),
-                missed: Vec::new(),
-                backlog: Vec::new(),
-                has_links: false,
+                outgoing: Outgoing::default(),
                 waiters: VecDeque::new(),
                 granted: BTreeSet::new(),
                 next_waiter: 0,
@@ -277,7 +274,7 @@ impl Driver {
     pub fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.next_deadline();
         let core = self.core.borrow();
-        let cancel = (!core.missed.is_empty()).then(|| core.ring.now() + CANCEL_MISSED_PAUSE);
+        let cancel = (!core.outgoing.missed.is_empty()).then(|| core.ring.now() + CANCEL_MISSED_PAUSE);
         timer.into_iter().chain(cancel).min()
     }
 
@@ -380,7 +377,7 @@ impl Driver {
         assert!(encoded.is_ok(), "a read of eight bytes can be described");
         let mut core = self.core.borrow_mut();
         core.slots.queue(&slot);
-        core.backlog.push(slot.key());
+        core.outgoing.queue(slot.key(), false);
         core.armed = Some(slot);
     }
 

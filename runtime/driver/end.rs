@@ -20,7 +20,7 @@ impl Driver {
         for driver in drivers.unwrap_or_default() {
             let mut core = driver.core.borrow_mut();
             let (keys, wakings) = core.slots.cancel_descriptor(fd.as_raw_fd());
-            core.cancels.extend(keys);
+            core.outgoing.cancels.extend(keys);
             core.wake(wakings);
             driver.let_go(core);
             driver.arm_flush();
@@ -47,7 +47,7 @@ impl Driver {
             let mut again = false;
             loop {
                 let (keys, wakings) = core.slots.cancel_all(again);
-                core.cancels.extend(keys);
+                core.outgoing.cancels.extend(keys);
                 core.wake(wakings);
                 again = true;
                 if core.slots.held() == 0 {

@@ -66,8 +66,7 @@ impl Driver {
             core.wake(waking);
             self.let_go(core);
         } else {
-            core.has_links |= heading.is_linked;
-            core.backlog.push(slot.key());
+            core.outgoing.queue(slot.key(), heading.is_linked);
             drop(core);
             self.arm_flush();
         }
@@ -140,7 +139,7 @@ impl Driver {
         let (send, waking) = core.slots.cancel(slot);
         core.wake(waking);
         if send {
-            core.cancels.push_back(slot.key());
+            core.outgoing.cancels.push_back(slot.key());
         }
         self.let_go(core);
         self.arm_flush();
@@ -158,7 +157,7 @@ impl Driver {
             }
             Orphaned::Kept { cancel, waking, items } => {
                 if cancel {
-                    core.cancels.push_back(slot.key());
+                    core.outgoing.cancels.push_back(slot.key());
                 }
                 let waker = waking.and_then(|waking| core.wakers.let_go(waking));
                 drop(core);

@@ -23,7 +23,7 @@ use crate::runtime::body::Lent;
 use crate::runtime::entry::Entry;
 use crate::runtime::inflight::{Key, Settled, Slot, Slots};
 use crate::runtime::metrics::Metrics;
-use crate::runtime::ring::{Ring, Wait};
+use crate::runtime::ring::{Cqe, Ring, Wait};
 use crate::runtime::waking::{Wakers, Waking};
 
 /// How often one turn enters again for what the kernel could not post at once. The rest comes with the next turn, so
@@ -39,12 +39,7 @@ pub(super) const CANCEL_MISSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Core {
     pub(super) ring: Ring,
     pub(super) slots: Slots,
-    pub(super) cancels: VecDeque<Key>,
-    /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
-    pub(super) missed: Vec<Key>,
-    pub(super) backlog: Vec<Key>,
-    /// Whether an entry in the backlog may have to stand right before the next one.
-    pub(super) has_links: bool,
+    pub(super) outgoing: Outgoing,
     /// In the order of their places, so that one of many is found by halving.
     pub(super) waiters: VecDeque<Waiter>,
     pub(super) granted: BTreeSet<u64>,
@@ -57,6 +52,17 @@ pub(super) struct Core {
     pub(super) closed: bool,
 }
 
+/// What waits to be brought to the kernel.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    pub(super) cancels: VecDeque<Key>,
+    /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
+    pub(super) missed: Vec<Key>,
+    backlog: Vec<Key>,
+    /// Whether an entry in the backlog may have to stand right before the next one.
+    has_links: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) place: u64,
@@ -67,7 +73,7 @@ impl Core {
     pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         self.flush(metrics)?;
         // Those of earlier turns: what misses from here on waits for the next one.
-        let missed = self.missed.len();
+        let missed = self.outgoing.missed.len();
         let wait = match wait {
             _ if self.after.has_any() => Wait::No,
             Wait::Until(limit) if missed > 0 => {
@@ -82,7 +88,8 @@ impl Core {
         }
         self.reap(metrics);
         if missed > 0 {
-            self.cancels.extend(self.missed.drain(..missed));
+            let Outgoing { cancels, missed: all, .. } = &mut self.outgoing;
+            cancels.extend(all.drain(..missed));
         }
         for _ in 0..ROUNDS_MAX {
             if !self.ring.more_work() {
@@ -101,50 +108,66 @@ impl Core {
     /// Stage what is queued: cancels, then operations in the order of their first polls.
     #[inline]
     fn flush(&mut self, metrics: &Metrics) -> io::Result<()> {
-        while let Some(&key) = self.cancels.front() {
+        let Outgoing { cancels, backlog, has_links, .. } = &self.outgoing;
+        // What nearly every turn has to stage: no cancels, no chains, and no more than there is space for.
+        if cancels.is_empty() && !has_links && backlog.len() <= self.ring.space() {
+            self.push(0, backlog.len(), metrics);
+            self.outgoing.backlog.clear();
+            return Ok(());
+        }
+        self.flush_in_parts(metrics)
+    }
+
+    #[inline(never)]
+    fn flush_in_parts(&mut self, metrics: &Metrics) -> io::Result<()> {
+        while let Some(&key) = self.outgoing.cancels.front() {
             if !self.make_room(1, metrics)? {
                 return Ok(());
             }
-            self.cancels.pop_front();
+            self.outgoing.cancels.pop_front();
             if self.slots.push_cancel(key) {
                 metrics.cancels.add(1);
                 self.ring.stage().push(Lent::nothing(&cancel_entry(key)));
             }
         }
         let mut pushed = 0;
-        let outcome = self.push_backlog(&mut pushed, metrics);
-        self.backlog.drain(..pushed);
-        self.has_links &= !self.backlog.is_empty();
+        let outcome = self.push_in_parts(&mut pushed, metrics);
+        self.outgoing.backlog.drain(..pushed);
+        self.outgoing.has_links &= !self.outgoing.backlog.is_empty();
         outcome
     }
 
     /// Push the backlog from its head on. `pushed` counts how far that went, also when the ring fails: what comes back for
     /// another try meanwhile lines up behind.
-    #[inline]
-    fn push_backlog(&mut self, pushed: &mut usize, metrics: &Metrics) -> io::Result<()> {
-        while *pushed < self.backlog.len() {
+    fn push_in_parts(&mut self, pushed: &mut usize, metrics: &Metrics) -> io::Result<()> {
+        while *pushed < self.outgoing.backlog.len() {
             // A linked chain must be taken by one enter: the kernel ends a chain at the end of a submission.
-            let chain = if self.has_links { self.chain(*pushed) } else { 1 };
+            let chain = self.chain(*pushed);
             if self.ring.space() < chain && !self.make_room(chain, metrics)? {
                 return Ok(());
             }
-            let Self { ring, slots, backlog, .. } = self;
-            let run = if self.has_links { chain } else { ring.space() };
-            let first = *pushed;
-            *pushed = backlog.len().min(first + run);
-            let mut queue = ring.stage();
-            let mut submissions = 0;
-            for &key in &backlog[first..*pushed] {
-                submissions += u64::from(slots.push(key, |lent| queue.push(lent)));
-            }
-            metrics.submissions.add(submissions);
+            let end = self.outgoing.backlog.len().min(*pushed + chain);
+            self.push(*pushed, end, metrics);
+            *pushed = end;
         }
         Ok(())
     }
 
+    /// Push this part of the backlog; there must be space.
+    #[inline]
+    fn push(&mut self, first: usize, end: usize, metrics: &Metrics) {
+        let Self { ring, slots, outgoing, .. } = self;
+        let mut queue = ring.stage();
+        let mut submissions = 0;
+        for &key in &outgoing.backlog[first..end] {
+            submissions += u64::from(slots.push(key, |lent| queue.push(lent)));
+        }
+        metrics.submissions.add(submissions);
+    }
+
     /// The length of the linked chain that begins at this place of the backlog.
     fn chain(&self, first: usize) -> usize {
-        self.backlog[first..].iter().take_while(|key| self.slots.is_linked(**key)).count() + 1
+        self.outgoing.backlog[first..].iter().take_while(|key| self.slots.is_linked(**key)).count() + 1
     }
 
     /// Space for this many entries, by submitting what is staged if need be. False: the kernel takes none now.
@@ -184,35 +207,15 @@ impl Core {
     }
 
     fn reap(&mut self, metrics: &Metrics) {
-        let Self { ring, slots, after, backlog, has_links, cancels, missed, .. } = self;
+        let Self { ring, slots, after, outgoing, .. } = self;
         let mut reaped = 0;
-        ring.reap(|cqe| {
+        for cqe in ring.reap() {
             reaped += 1;
-            if let Some(waking) = slots.complete(cqe) {
-                return after.wake(waking);
+            match slots.complete(cqe) {
+                Some(waking) => after.wake(waking),
+                None => outgoing.settle(cqe, slots, after, metrics),
             }
-            match slots.settle(cqe) {
-                Settled::Nothing => {}
-                Settled::Wake(waking) => after.wake(waking),
-                Settled::Requeue(key) => {
-                    metrics.retries.add(1);
-                    *has_links = true;
-                    backlog.push(key);
-                }
-                Settled::Cancel(key, waking) => {
-                    cancels.push_back(key);
-                    if let Some(waking) = waking {
-                        after.wake(waking);
-                    }
-                }
-                Settled::CancelMissed(key) => missed.push(key),
-                Settled::Dispose(slot, completion) => after.disposals.push_back((slot, completion)),
-                Settled::Stale => {
-                    metrics.stale.add(1);
-                    after.reports.push_back(cqe.user_data);
-                }
-            }
-        });
+        }
         metrics.completions.add(reaped);
     }
 
@@ -256,7 +259,7 @@ impl Core {
     }
 
     pub(super) fn has_queued(&self) -> bool {
-        !self.backlog.is_empty() || !self.cancels.is_empty() || !self.missed.is_empty() || self.ring.staged() > 0
+        self.outgoing.has_any() || self.ring.staged() > 0
     }
 
     /// The program's operations that are queued or held by the kernel.
@@ -272,6 +275,44 @@ impl Core {
         {
             self.granted.insert(waiter.place);
             self.after.wake(waiter.waking);
+        }
+    }
+}
+
+impl Outgoing {
+    /// An operation has been described, or is to be tried again.
+    #[inline]
+    pub(super) fn queue(&mut self, key: Key, may_be_linked: bool) {
+        self.backlog.push(key);
+        self.has_links |= may_be_linked;
+    }
+
+    fn has_any(&self) -> bool {
+        !(self.backlog.is_empty() && self.cancels.is_empty() && self.missed.is_empty())
+    }
+
+    /// Settle a completion of any kind.
+    #[inline(never)]
+    fn settle(&mut self, cqe: Cqe, slots: &mut Slots, after: &mut After, metrics: &Metrics) {
+        match slots.settle(cqe) {
+            Settled::Nothing => {}
+            Settled::Wake(waking) => after.wake(waking),
+            Settled::Requeue(key) => {
+                metrics.retries.add(1);
+                self.queue(key, true);
+            }
+            Settled::Cancel(key, waking) => {
+                self.cancels.push_back(key);
+                if let Some(waking) = waking {
+                    after.wake(waking);
+                }
+            }
+            Settled::CancelMissed(key) => self.missed.push(key),
+            Settled::Dispose(slot, completion) => after.disposals.push_back((slot, completion)),
+            Settled::Stale => {
+                metrics.stale.add(1);
+                after.reports.push_back(cqe.user_data);
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{EnterFlags, IoUring, Probe, SubmissionQueue, squeue};
+use io_uring::{CompletionQueue, EnterFlags, IoUring, Probe, SubmissionQueue, squeue};
 
 use super::attempt::attempt;
 use super::setup::{self, Setup, Size};
@@ -80,6 +80,19 @@ impl Staging<'_> {
         let pushed = unsafe { self.queue.push(&entry) };
         assert!(pushed.is_ok(), "the submission queue is full: enter the ring before pushing again");
         *self.staged += 1;
+    }
+}
+
+/// The completion queue while it is drained: its ends are read once, and the new one is published with the drop.
+pub(crate) struct Reaping<'a>(CompletionQueue<'a>);
+
+impl Iterator for Reaping<'_> {
+    type Item = Cqe;
+
+    #[inline]
+    fn next(&mut self) -> Option<Cqe> {
+        let completion = self.0.next()?;
+        Some(Cqe { user_data: completion.user_data(), result: completion.result(), flags: completion.flags() })
     }
 }
 
@@ -205,18 +218,13 @@ impl KernelRing {
         }
     }
 
-    /// Drains the completion queue into `sink`, and returns how many there were.
+    /// Drains the completion queue: those that are there now.
     ///
     /// The head is advanced once, at the end. Completions the kernel keeps aside come with the next enter; see
     /// [`more_work`](Self::more_work).
     #[inline]
-    pub(crate) fn reap(&mut self, mut sink: impl FnMut(Cqe)) -> usize {
-        let completions = self.ring.completion();
-        let count = completions.len();
-        for completion in completions {
-            sink(Cqe { user_data: completion.user_data(), result: completion.result(), flags: completion.flags() });
-        }
-        count
+    pub(crate) fn reap(&mut self) -> Reaping<'_> {
+        Reaping(self.ring.completion())
     }
 
     /// Whether the kernel knows this opcode.
@@ -325,9 +333,7 @@ impl KernelRing {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            let mut result = None;
-            self.reap(|completion| result = Some(completion.result));
-            match result {
+            match self.reap().last().map(|completion| completion.result) {
                 Some(0) => return Ok(()),
                 Some(error) => return Err(io::Error::from_raw_os_error(-error)),
                 None => {}

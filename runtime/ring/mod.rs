@@ -105,15 +105,13 @@ impl Ring {
         }
     }
 
-    /// Take every completion that is there.
+    /// Take the completions that are there, one by one.
     #[inline]
-    pub(crate) fn reap(&mut self, sink: impl FnMut(Cqe)) {
+    pub(crate) fn reap(&mut self) -> Reaping<'_> {
         match self {
-            Self::Kernel(ring) => {
-                ring.reap(sink);
-            }
-            Self::Scripted(ring) => ring.reap(sink),
-            Self::Closed => {}
+            Self::Kernel(ring) => Reaping::Kernel(ring.reap()),
+            Self::Scripted(ring) => Reaping::Scripted(ring),
+            Self::Closed => Reaping::Closed,
         }
     }
 
@@ -192,6 +190,26 @@ impl Ring {
         match self {
             Self::Kernel(_) | Self::Closed => Box::new(Instant::now),
             Self::Scripted(ring) => Box::new(ring.clock()),
+        }
+    }
+}
+
+/// The completions that are there, while they are taken.
+pub(crate) enum Reaping<'a> {
+    Kernel(kernel::Reaping<'a>),
+    Scripted(&'a mut ScriptedRing),
+    Closed,
+}
+
+impl Iterator for Reaping<'_> {
+    type Item = Cqe;
+
+    #[inline]
+    fn next(&mut self) -> Option<Cqe> {
+        match self {
+            Self::Kernel(queue) => queue.next(),
+            Self::Scripted(ring) => ring.reap(),
+            Self::Closed => None,
         }
     }
 }

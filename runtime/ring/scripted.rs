@@ -266,21 +266,16 @@ impl ScriptedRing {
         Ok(count)
     }
 
-    pub(crate) fn reap(&mut self, mut sink: impl FnMut(Cqe)) {
-        loop {
-            let mut shared = self.shared.borrow_mut();
-            let Some(Answer { cqe, is_stray }) = shared.answers.pop_front() else {
-                return;
-            };
-            assert!(
-                !is_stray || !shared.is_in_flight(cqe.user_data),
-                "the script completed user_data {} before it was submitted, or once more after its end: believing that \
-                 would show bytes that nobody wrote",
-                cqe.user_data
-            );
-            drop(shared);
-            sink(cqe);
-        }
+    pub(crate) fn reap(&mut self) -> Option<Cqe> {
+        let mut shared = self.shared.borrow_mut();
+        let Answer { cqe, is_stray } = shared.answers.pop_front()?;
+        assert!(
+            !is_stray || !shared.is_in_flight(cqe.user_data),
+            "the script completed user_data {} before it was submitted, or once more after its end: believing that \
+             would show bytes that nobody wrote",
+            cqe.user_data
+        );
+        Some(cqe)
     }
 
     pub(crate) fn is_ready(&self) -> bool {
