@@ -231,8 +231,8 @@ struct Items {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Rc<Slot>>,
-    /// The places of those vacant slots that are empty.
-    spare: Vec<usize>,
+    /// Those vacant slots that are empty.
+    spare: Vec<Rc<Slot>>,
     /// How many vacant slots are still being emptied.
     emptying: usize,
     registry: Registry,
@@ -292,33 +292,33 @@ impl Slots {
     #[inline]
     pub(crate) fn reserve(&mut self, multishot: bool, waking: Option<Rc<Waking>>) -> Rc<Slot> {
         self.sequence += 1;
-        let index = match self.spare.pop() {
-            Some(index) => index,
+        let slot = match self.spare.pop() {
+            Some(slot) => slot,
             None => self.grow(),
         };
-        let slot = &self.slots[index];
-        slot.key.set(Key::new(index, self.sequence));
+        slot.key.set(Key::new(slot.index, self.sequence));
         slot.ticket.set(Ticket { ring: self.ring, sequence: self.sequence });
         slot.state.set(State::Encoding);
         slot.cancel.set(Cancel::No);
         slot.is_multishot.set(multishot);
-        slot.waking.set(waking);
+        // A vacant slot has none: to set one would look for it, to drop it.
+        std::mem::forget(slot.waking.replace(waking));
         if multishot {
             let mut items = slot.items.borrow_mut();
             assert!(items.ready.is_empty(), "the items of one stream were left to the next");
             items.paused = false;
         }
         self.active += 1;
-        Rc::clone(slot)
+        slot
     }
 
     /// One more vacant slot.
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) -> usize {
+    fn grow(&mut self) -> Rc<Slot> {
         let index = self.slots.len();
         assert!((index as u64) < INDEX_MAX, "at most {INDEX_MAX} operations exist at once");
-        self.slots.push(Rc::new(Slot {
+        let slot = Rc::new(Slot {
             index,
             key: Cell::new(Key::NONE),
             ticket: Cell::new(Ticket::NONE),
@@ -331,8 +331,9 @@ impl Slots {
             items: RefCell::default(),
             waking: Cell::new(None),
             body: Body::new(self.ring, self.registry.clone()),
-        }));
-        index
+        });
+        self.slots.push(Rc::clone(&slot));
+        slot
     }
 
     /// The next sequence number, for an operation that needs no slot.
@@ -350,7 +351,7 @@ impl Slots {
 
     /// Encoding -> vacant: the operation was refused, or describing it panicked, and it has left its body. The waker is
     /// the caller's to drop.
-    pub(crate) fn withdraw(&mut self, slot: &Slot) -> Option<Rc<Waking>> {
+    pub(crate) fn withdraw(&mut self, slot: &Rc<Slot>) -> Option<Rc<Waking>> {
         assert!(slot.state.get() == State::Encoding, "only an operation that is being described is withdrawn");
         let waking = slot.take_waking();
         self.vacate(slot);
@@ -531,14 +532,14 @@ impl Slots {
 
     /// Done -> vacant: the operation, its answer and whose it is. The waker that it will not call is to be taken first.
     #[inline]
-    pub(crate) fn take<O: Operation>(&mut self, slot: &Slot) -> (O, Ticket, Answer) {
+    pub(crate) fn take<O: Operation>(&mut self, slot: Rc<Slot>) -> (O, Ticket, Answer) {
         assert!(slot.is_done(), "only a done operation is taken");
         let answer = slot.take_answer();
         let ticket = slot.ticket();
         let operation = slot.body.take::<O>();
         slot.state.set(State::Vacant);
         slot.key.set(Key::NONE);
-        self.spare.push(slot.index);
+        self.spare.push(slot);
         (operation, ticket, answer)
     }
 
@@ -661,13 +662,13 @@ impl Slots {
     }
 
     /// A vacant slot has been emptied: put it back for the next operation.
-    pub(crate) fn recycle(&mut self, slot: &Slot) {
+    pub(crate) fn recycle(&mut self, slot: &Rc<Slot>) {
         assert!(
             slot.state.get() == State::Vacant && slot.body.is_vacant(),
             "a slot is used again when its operation has left it"
         );
         self.emptying -= 1;
-        self.spare.push(slot.index);
+        self.spare.push(Rc::clone(slot));
     }
 
     /// The kernel does not let go: forget every operation that it may still touch, so that none is ever freed (I5).

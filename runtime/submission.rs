@@ -194,7 +194,7 @@ impl<O: Operation> Future for Submission<O> {
                 let Stage::InFlight { driver, slot } = std::mem::replace(&mut this.stage, Stage::Finished) else {
                     panic!("an operation in flight has a slot");
                 };
-                let (operation, ticket, answer) = driver.take::<O>(&slot);
+                let (operation, ticket, answer) = driver.take::<O>(slot);
                 Poll::Ready(operation.decode(answer.into_completion(ticket)))
             }
             Stage::Finished => panic!("this operation has completed and was polled again"),
@@ -366,7 +366,7 @@ fn describe(
     slot: &Rc<Slot>,
     encode: impl FnOnce(&Body) -> io::Result<Heading>,
 ) -> io::Result<Heading> {
-    struct Undo<'a>(&'a Driver, &'a Slot);
+    struct Undo<'a>(&'a Driver, &'a Rc<Slot>);
     impl Drop for Undo<'_> {
         fn drop(&mut self) {
             self.1.body().dispose();

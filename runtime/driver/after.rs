@@ -15,7 +15,9 @@ use crate::runtime::waking::Waking;
 /// What a turn leaves to do when nothing is borrowed any more.
 #[derive(Debug, Default)]
 pub(super) struct After {
-    pub(super) wakes: VecDeque<Rc<Waking>>,
+    /// The first to be woken: most turns have no other, and need no queue.
+    first: Option<Rc<Waking>>,
+    wakes: VecDeque<Rc<Waking>>,
     pub(super) disposals: VecDeque<(Option<Rc<Slot>>, Completion)>,
     /// Completions that name nothing, by their `user_data`: who listens to the log is foreign code too.
     pub(super) reports: VecDeque<u64>,
@@ -25,7 +27,12 @@ impl After {
     /// Have this woken, once, however many completions ask for it.
     #[inline]
     pub(super) fn wake(&mut self, waking: Rc<Waking>) {
-        if waking.enqueue() {
+        if !waking.enqueue() {
+            return;
+        }
+        if self.first.is_none() && self.wakes.is_empty() {
+            self.first = Some(waking);
+        } else {
             self.wakes.push_back(waking);
         }
     }
@@ -33,21 +40,22 @@ impl After {
     /// The one task to be woken, if that is all there is to do.
     #[inline]
     pub(super) fn take_sole_wake(&mut self) -> Option<Rc<Waking>> {
-        if self.wakes.len() == 1 && self.disposals.is_empty() && self.reports.is_empty() {
-            self.wakes.pop_front()
-        } else {
-            None
-        }
+        let is_sole = self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty();
+        if is_sole { self.first.take() } else { None }
+    }
+
+    fn next_wake(&mut self) -> Option<Rc<Waking>> {
+        self.first.take().or_else(|| self.wakes.pop_front())
     }
 
     #[inline]
     pub(super) fn has_any(&self) -> bool {
-        !(self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty())
+        !(self.first.is_none() && self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty())
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.wakes.len() + self.disposals.len() + self.reports.len()
+        usize::from(self.first.is_some()) + self.wakes.len() + self.disposals.len() + self.reports.len()
     }
 }
 
@@ -88,7 +96,7 @@ impl Driver {
 
     fn carry_out_one(&self) {
         let mut core = self.core.borrow_mut();
-        if let Some(waking) = core.after.wakes.pop_front() {
+        if let Some(waking) = core.after.next_wake() {
             drop(core);
             self.wake(waking);
         } else if let Some((slot, completion)) = core.after.disposals.pop_front() {

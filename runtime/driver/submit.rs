@@ -80,7 +80,7 @@ impl Driver {
     }
 
     /// Encoding -> vacant. The operation has left the body.
-    pub(crate) fn withdraw(&self, slot: &Slot) {
+    pub(crate) fn withdraw(&self, slot: &Rc<Slot>) {
         let mut core = self.core.borrow_mut();
         let waking = core.slots.withdraw(slot);
         let gone = waking.and_then(|waking| core.wakers.let_go(waking));
@@ -91,7 +91,7 @@ impl Driver {
     /// The operation, whose it is, and its answer, when it is done. Moving an operation out of its body runs none of its
     /// code, so one borrow, which gives the slot back, does for all.
     #[inline]
-    pub(crate) fn take<O: Operation>(&self, slot: &Slot) -> (O, Ticket, Answer) {
+    pub(crate) fn take<O: Operation>(&self, slot: Rc<Slot>) -> (O, Ticket, Answer) {
         let waking = slot.take_waking();
         let taken = self.core.borrow_mut().slots.take::<O>(slot);
         if let Some(waking) = waking {
@@ -146,7 +146,7 @@ impl Driver {
     }
 
     /// The future has gone.
-    pub(crate) fn orphan(&self, slot: &Slot) {
+    pub(crate) fn orphan(&self, slot: &Rc<Slot>) {
         let mut core = self.core.borrow_mut();
         match core.slots.orphan(slot) {
             Orphaned::Gone => {
@@ -169,8 +169,8 @@ impl Driver {
 
     /// Empty a vacant slot of all that nobody has taken, which is foreign code, and keep it for the next operation: also
     /// when that code panics.
-    pub(crate) fn empty(&self, slot: &Slot) {
-        struct Recycle<'a>(&'a Driver, &'a Slot);
+    pub(crate) fn empty(&self, slot: &Rc<Slot>) {
+        struct Recycle<'a>(&'a Driver, &'a Rc<Slot>);
         impl Drop for Recycle<'_> {
             fn drop(&mut self) {
                 self.0.core.borrow_mut().slots.recycle(self.1);
