@@ -13,6 +13,8 @@
 //! | [`writev()`], [`writev_at`] | buffers to descriptor | [`BufResult`] of a `Vec` | as `write` | 5.1 | `writev.rs` |
 //! | [`read_fixed()`], [`read_fixed_at`] | descriptor to registered pages | [`BufResult`] | as `read` | 5.1 | `read_fixed.rs` |
 //! | [`write_fixed()`], [`write_fixed_at`] | registered pages to descriptor | [`BufResult`] | as `write` | 5.1 | `write_fixed.rs` |
+//! | [`readv_fixed()`], [`readv_fixed_at`] | descriptor to registered pages | [`BufResult`] of a `Vec` | as `read` | 6.15, else `readv` | `readv_fixed.rs` |
+//! | [`writev_fixed()`], [`writev_fixed_at`] | registered pages to descriptor | [`BufResult`] of a `Vec` | as `write` | 6.15, else `writev` | `writev_fixed.rs` |
 //! | [`recv()`] | socket to buffer | [`BufResult`] | as `read` | 5.6 | `recv.rs` |
 //! | [`send()`] | buffer to socket | [`BufResult`] | as `write` | 5.6 | `send.rs` |
 //! | [`peek()`] | socket to buffer, and the bytes stay | [`BufResult`] | yes | 5.6 | `peek.rs` |
@@ -66,6 +68,7 @@ mod readv;
 mod recv;
 mod relay;
 mod route;
+mod readv_fixed;
 mod send;
 mod shutdown;
 mod splice;
@@ -78,11 +81,12 @@ mod writev;
 pub use accept::{Accept, accept};
 pub use close::{Close, close};
 pub use connect::{Connect, connect};
+mod writev_fixed;
+pub use accept_multishot::{Incoming, accept_multishot};
 pub use exact::{
     Exact, ExactCancel, ReadExact, RecvExact, SendAll, Step, WriteAll, read_exact, read_exact_at, recv_exact, send_all,
     write_all, write_all_at,
 };
-pub use accept_multishot::{Incoming, accept_multishot};
 pub use fsync::{Fsync, fsync};
 pub use in_flight::InFlight;
 pub use nop::{Nop, nop};
@@ -93,6 +97,7 @@ pub use poll::{PollOnce, poll, readable, writable};
 pub use read::{Read, read, read_at};
 pub use read_fixed::{FixedBytes, FixedSource, ReadFixed, read_fixed, read_fixed_at};
 pub use readv::{Readv, readv, readv_at};
+pub use readv_fixed::{ReadvFixed, readv_fixed, readv_fixed_at};
 pub use recv::{Recv, recv};
 pub use relay::{Flow, Forward, Forwarded, Relay, RelayRoute, Relayed, forward, relay};
 pub use route::{End, Route, Transfer};
@@ -107,3 +112,4 @@ pub use writev::{Writev, writev, writev_at};
 
 /// `(result, buffer)`: what came of an operation, and the buffer that went with it, whatever came of it.
 pub type BufResult<B, T = usize> = (io::Result<T>, B);
+pub use writev_fixed::{WritevFixed, writev_fixed, writev_fixed_at};

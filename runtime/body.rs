@@ -75,11 +75,11 @@ impl<'a> Lent<'a> {
 }
 
 impl Body {
-    pub(crate) fn new(ring: u32, registry: Registry) -> Self {
+    pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
         Self {
             occupant: Cell::new(None),
             held: Cell::new(false),
-            frame: RefCell::new(Frame::new(ring, registry)),
+            frame: RefCell::new(Frame::new(ring, registry, takes_fixed_vectors)),
             storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
         }
     }
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     fn body() -> Body {
-        Body::new(1, Registry::new(1).unwrap())
+        Body::new(1, Registry::new(1).unwrap(), true)
     }
 
     fn ticket() -> Ticket {

@@ -39,6 +39,7 @@ use super::error::{BuildError, Demand};
 use super::frame::Frame;
 use super::inflight::{Slot, Slots};
 use super::metrics::Metrics;
+use super::opcode::Opcode;
 use super::registry::Registry;
 use super::ring::setup::Setup;
 use super::ring::{KernelRing, Ring, Script, ScriptedRing, Wait};
@@ -134,6 +135,7 @@ impl Driver {
         let id = NEXT_RING
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1))
             .expect("a process builds fewer than 4 billion rings");
+        let takes_fixed_vectors = setup.supports(Opcode::ReadvFixed);
         let bytes = u64::from(config.pages) * PAGE_BYTES;
         let registry = Registry::new(config.pages as usize).map_err(|error| {
             BuildError::refused(Demand { doing: format!("map the registry's {} pages", config.pages), bytes }, error)
@@ -152,7 +154,7 @@ impl Driver {
         let driver = Rc::new(Self {
             core: RefCell::new(Core {
                 ring,
-                slots: Slots::new(id, registry.clone()),
+                slots: Slots::new(id, registry.clone(), takes_fixed_vectors),
                 outgoing: Outgoing::default(),
                 waiters: VecDeque::new(),
                 granted: BTreeSet::new(),
@@ -168,7 +170,7 @@ impl Driver {
             config: config.clone(),
             unpark,
             timers,
-            frame: RefCell::new(Frame::new(id, registry.clone())),
+            frame: RefCell::new(Frame::new(id, registry.clone(), takes_fixed_vectors)),
             registry,
             locals: RefCell::new(HashMap::new()),
             metrics: Metrics::default(),

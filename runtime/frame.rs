@@ -27,10 +27,12 @@ pub(crate) struct Frame {
     pub(crate) registry: Registry,
     pub(crate) ring: u32,
     pub(crate) vectors: Vec<libc::iovec>,
+    /// Whether the kernel takes several vectors over registered memory in one entry.
+    pub(crate) takes_fixed_vectors: bool,
 }
 
 impl Frame {
-    pub(crate) fn new(ring: u32, registry: Registry) -> Self {
+    pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
         Self {
             entry: Entry::default(),
             ticket: Ticket::NONE,
@@ -42,6 +44,7 @@ impl Frame {
             registry,
             ring,
             vectors: Vec::new(),
+            takes_fixed_vectors,
         }
     }
 
@@ -110,6 +113,14 @@ impl Frame {
         if self.registry.contains(address, len) {
             self.flights.push((address, len));
         }
+    }
+
+    /// The one registered buffer that all memory this entry lends lies in, if this ring can name it.
+    pub(crate) fn common_buffer(&self) -> Option<u16> {
+        let regions = self.vectors.len().max(1);
+        let (&(first, _), rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
+        let index = self.registry.entry_of(first).filter(|_| self.registry.is_registered_on(self.ring))?;
+        rest.iter().all(|&(address, _)| self.registry.entry_of(address) == Some(index)).then_some(index)
     }
 }
 

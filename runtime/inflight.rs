@@ -240,6 +240,7 @@ pub(crate) struct Slots {
     sequence: u64,
     active: usize,
     held: usize,
+    takes_fixed_vectors: bool,
 }
 
 /// What a completion asks of the driver.
@@ -284,8 +285,18 @@ pub(crate) enum Next {
 }
 
 impl Slots {
-    pub(crate) fn new(ring: u32, registry: Registry) -> Self {
-        Self { slots: Vec::new(), spare: Vec::new(), emptying: 0, registry, ring, sequence: 0, active: 0, held: 0 }
+    pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
+        Self {
+            slots: Vec::new(),
+            spare: Vec::new(),
+            emptying: 0,
+            registry,
+            ring,
+            sequence: 0,
+            active: 0,
+            held: 0,
+            takes_fixed_vectors,
+        }
     }
 
     /// Vacant -> encoding.
@@ -330,7 +341,7 @@ impl Slots {
             descriptor: Cell::new(None),
             items: RefCell::default(),
             waking: Cell::new(None),
-            body: Body::new(self.ring, self.registry.clone()),
+            body: Body::new(self.ring, self.registry.clone(), self.takes_fixed_vectors),
         });
         self.slots.push(Rc::clone(&slot));
         slot

@@ -40,6 +40,8 @@ pub enum Opcode {
     WriteFixed = 5,
     /// `IORING_OP_POLL_ADD`: waits until a descriptor is ready.
     PollAdd = 6,
+    /// `IORING_OP_SENDMSG`: sends from several buffers on a socket.
+    Sendmsg = 9,
     /// `IORING_OP_ACCEPT`: takes a connection from a listener.
     Accept = 13,
     /// `IORING_OP_ASYNC_CANCEL`: cancels an operation in flight.
@@ -64,6 +66,14 @@ pub enum Opcode {
     Tee = 33,
     /// `IORING_OP_SHUTDOWN`: ends one or both directions of a socket.
     Shutdown = 34,
+    /// `IORING_OP_SEND_ZC`: sends on a socket, and says later that the memory is free.
+    SendZc = 47,
+    /// `IORING_OP_SENDMSG_ZC`: the same from several buffers.
+    SendmsgZc = 48,
+    /// `IORING_OP_READV_FIXED`: reads into several pieces of registered memory.
+    ReadvFixed = 60,
+    /// `IORING_OP_WRITEV_FIXED`: writes from several pieces of registered memory.
+    WritevFixed = 61,
 }
 
 /// What people want to know of one opcode.
@@ -83,6 +93,7 @@ impl Opcode {
         Opcode::ReadFixed,
         Opcode::WriteFixed,
         Opcode::PollAdd,
+        Opcode::Sendmsg,
         Opcode::Accept,
         Opcode::AsyncCancel,
         Opcode::Connect,
@@ -95,6 +106,10 @@ impl Opcode {
         Opcode::Splice,
         Opcode::Tee,
         Opcode::Shutdown,
+        Opcode::SendZc,
+        Opcode::SendmsgZc,
+        Opcode::ReadvFixed,
+        Opcode::WritevFixed,
     ];
 
     /// The number the kernel knows it by.
@@ -145,6 +160,7 @@ impl Opcode {
             Opcode::ReadFixed => ("IORING_OP_READ_FIXED", "5.1", FAILS),
             Opcode::WriteFixed => ("IORING_OP_WRITE_FIXED", "5.1", FAILS),
             Opcode::PollAdd => ("IORING_OP_POLL_ADD", "5.1", FAILS),
+            Opcode::Sendmsg => ("IORING_OP_SENDMSG", "5.3", FAILS),
             Opcode::Accept => ("IORING_OP_ACCEPT", "5.5", FAILS),
             Opcode::AsyncCancel => {
                 ("IORING_OP_ASYNC_CANCEL", "5.5", "a dropped operation is kept until the kernel ends it by itself")
@@ -159,6 +175,10 @@ impl Opcode {
             Opcode::Splice => ("IORING_OP_SPLICE", "5.7", "the ring route fails; the inline route works"),
             Opcode::Tee => ("IORING_OP_TEE", "5.8", "the ring route fails; the inline route works"),
             Opcode::Shutdown => ("IORING_OP_SHUTDOWN", "5.11", FAILS),
+            Opcode::SendZc => ("IORING_OP_SEND_ZC", "6.0", "zero-copy sends are plain ones"),
+            Opcode::SendmsgZc => ("IORING_OP_SENDMSG_ZC", "6.1", "vectored zero-copy sends are plain ones"),
+            Opcode::ReadvFixed => ("IORING_OP_READV_FIXED", "6.15", "the same memory is read into by READV"),
+            Opcode::WritevFixed => ("IORING_OP_WRITEV_FIXED", "6.15", "the same memory is written by WRITEV"),
         };
         About { name, since, without }
     }
@@ -214,6 +234,7 @@ mod tests {
             (Opcode::ReadFixed, opcode::ReadFixed::CODE),
             (Opcode::WriteFixed, opcode::WriteFixed::CODE),
             (Opcode::PollAdd, opcode::PollAdd::CODE),
+            (Opcode::Sendmsg, opcode::SendMsg::CODE),
             (Opcode::Accept, opcode::Accept::CODE),
             (Opcode::AsyncCancel, opcode::AsyncCancel::CODE),
             (Opcode::Connect, opcode::Connect::CODE),
@@ -226,6 +247,10 @@ mod tests {
             (Opcode::Splice, opcode::Splice::CODE),
             (Opcode::Tee, opcode::Tee::CODE),
             (Opcode::Shutdown, opcode::Shutdown::CODE),
+            (Opcode::SendZc, opcode::SendZc::CODE),
+            (Opcode::SendmsgZc, opcode::SendMsgZc::CODE),
+            (Opcode::ReadvFixed, opcode::ReadvFixed::CODE),
+            (Opcode::WritevFixed, opcode::WritevFixed::CODE),
         ];
         for (ours, header) in from_header {
             assert_eq!(ours.code(), header, "{ours}");

@@ -6,6 +6,7 @@
 use super::Driver;
 use crate::runtime::completion::Completion;
 use crate::runtime::frame::Frame;
+use crate::runtime::opcode::Opcode;
 use crate::runtime::operation::Operation;
 use crate::runtime::sqe::Sqe;
 
@@ -20,7 +21,7 @@ impl Driver {
         let frame = match &mut shared {
             Ok(frame) => &mut **frame,
             Err(_) => {
-                spare = Frame::new(self.id, self.registry.clone());
+                spare = Frame::new(self.id, self.registry.clone(), self.setup.supports(Opcode::ReadvFixed));
                 &mut spare
             }
         };

@@ -48,6 +48,8 @@ pub(super) unsafe fn attempt(entry: &Entry) -> i32 {
     const WRITE_FIXED: u8 = Opcode::WriteFixed.code();
     const READV: u8 = Opcode::Readv.code();
     const WRITEV: u8 = Opcode::Writev.code();
+    const READV_FIXED: u8 = Opcode::ReadvFixed.code();
+    const WRITEV_FIXED: u8 = Opcode::WritevFixed.code();
     const ACCEPT: u8 = Opcode::Accept.code();
     match entry.opcode {
         NOP if entry.op_flags == 0 => 0,
@@ -71,9 +73,9 @@ pub(super) unsafe fn attempt(entry: &Entry) -> i32 {
             unsafe { write_vectors(entry, &vector, 1) }
         }
         // SAFETY: I1, I2 by this function's contract. Tested by `an_attempt_reads_and_writes_vectors`.
-        READV => unsafe { read_vectors(entry, address(entry.addr), entry.len) },
+        READV | READV_FIXED => unsafe { read_vectors(entry, address(entry.addr), entry.len) },
         // SAFETY: I1, I2 by this function's contract. Tested by `an_attempt_reads_and_writes_vectors`.
-        WRITEV => unsafe { write_vectors(entry, address(entry.addr), entry.len) },
+        WRITEV | WRITEV_FIXED => unsafe { write_vectors(entry, address(entry.addr), entry.len) },
         // SAFETY: I1, I2 by this function's contract.
         // Tested by `an_attempt_accepts_only_from_a_listener_that_does_not_block`.
         ACCEPT if entry.file_index == 0 => unsafe { accept(entry) },

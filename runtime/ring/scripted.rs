@@ -336,7 +336,7 @@ fn creates_descriptor(entry: &Entry) -> bool {
 }
 
 fn fills(entry: &Entry) -> bool {
-    matches!(entry.opcode, abi::READ | abi::READ_FIXED | abi::RECV | abi::READV)
+    matches!(entry.opcode, abi::READ | abi::READ_FIXED | abi::RECV | abi::READV | abi::READV_FIXED)
 }
 
 /// The most that a transfer can bring, in bytes; `None` for what is not one.
@@ -344,7 +344,7 @@ fn room(entry: &Entry) -> Option<usize> {
     match entry.opcode {
         abi::READ | abi::READ_FIXED | abi::RECV | abi::WRITE | abi::WRITE_FIXED => Some(entry.len as usize),
         abi::SEND | abi::SEND_ZC | abi::SPLICE | abi::TEE => Some(entry.len as usize),
-        abi::READV | abi::WRITEV => Some((0..entry.len as usize).map(|index| vector(entry, index).iov_len).sum()),
+        _ if has_vectors(entry) => Some((0..entry.len as usize).map(|index| vector(entry, index).iov_len).sum()),
         _ => None,
     }
 }
@@ -368,7 +368,7 @@ fn fill(entry: &Entry, result: i32, byte: u8) {
 
 /// Write the byte at this place of the region, or of the regions, of an entry.
 fn write(entry: &Entry, mut at: usize, byte: u8) {
-    if entry.opcode != abi::READV {
+    if !has_vectors(entry) {
         assert!(at < entry.len as usize, "a read of {} bytes cannot bring more", entry.len);
         let place = ptr::with_exposed_provenance_mut::<u8>(entry.addr as usize).wrapping_add(at);
         // SAFETY: I1. The entry is pending, or being attempted: its operation is held in its body, or borrowed, and
@@ -391,9 +391,13 @@ fn write(entry: &Entry, mut at: usize, byte: u8) {
     panic!("a vectored read cannot bring more than its regions hold");
 }
 
+fn has_vectors(entry: &Entry) -> bool {
+    matches!(entry.opcode, abi::READV | abi::WRITEV | abi::READV_FIXED | abi::WRITEV_FIXED)
+}
+
 /// One of the vectors of a vectored entry that is pending, or being attempted.
 fn vector(entry: &Entry, index: usize) -> libc::iovec {
-    assert!(matches!(entry.opcode, abi::READV | abi::WRITEV), "opcode {} has no vectors", entry.opcode);
+    assert!(has_vectors(entry), "opcode {} has no vectors", entry.opcode);
     assert!(index < entry.len as usize, "an entry of {} vectors has none at {index}", entry.len);
     let place = ptr::with_exposed_provenance::<libc::iovec>(entry.addr as usize).wrapping_add(index);
     // SAFETY: I1. The frame, which the body holds or the attempt borrows, keeps `len` vectors at `addr` for as long as

@@ -95,6 +95,7 @@ mod files;
 mod pipes;
 mod sockets;
 mod transfers;
+mod vectors_fixed;
 mod waiting;
 
 use std::io;

@@ -187,10 +187,7 @@ impl<'op> Sqe<'op> {
     ) -> io::Result<Encoded<'op>> {
         let registry = &self.frame.registry;
         if !registry.contains(region.addr().get(), len) {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "this buffer is not a lease of the runtime's own registry; lease it from the runtime that uses it",
-            ));
+            return Err(foreign_memory());
         }
         let registered = registry.is_registered_on(self.frame.ring);
         let index = if registered { registry.entry_of(region.addr().get()) } else { None };
@@ -199,7 +196,7 @@ impl<'op> Sqe<'op> {
         Ok(encoded)
     }
 
-    fn vectored(
+    pub(super) fn vectored(
         self,
         opcode: u8,
         fd: BorrowedFd<'op>,
@@ -241,4 +238,12 @@ pub(super) fn place(offset: Option<u64>) -> io::Result<u64> {
         )),
         offset => Ok(offset.unwrap_or(CURSOR)),
     }
+}
+
+/// Memory that an operation on registered pages cannot take.
+pub(super) fn foreign_memory() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "this buffer is not a lease of the runtime's own registry; lease it from the runtime that uses it",
+    )
 }
