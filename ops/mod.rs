@@ -19,12 +19,13 @@
 //! | [`send()`] | buffer to socket | [`BufResult`] | as `write` | 5.6 | `send.rs` |
 //! | [`peek()`] | socket to buffer, and the bytes stay | [`BufResult`] | yes | 5.6 | `peek.rs` |
 //! | [`peek_at_least`] | as `peek`, until so many are there | [`BufResult`] | yes | 5.13 | `peek.rs` |
+//! | [`send_zc()`], [`send_vectored_zc`] | pages to socket | the count, then [`Released`] | as `write` | 6.0, else a plain send | `send_zc.rs` |
 //! | [`poll()`], [`readable`], [`writable`] | nothing | the events | yes | 5.1 | `poll.rs` |
 //! | [`accept()`] | a connection | a descriptor | yes: a connection taken for nobody is closed | 5.5 | `accept.rs` |
+//! | [`accept_multishot`] | connections | a stream of descriptors | yes: those taken for nobody are closed | 5.19, else accepts | `accept_multishot.rs` |
 //! | [`connect()`] | nothing | `()` | the socket is unusable after a dropped one | 5.5 | `connect.rs` |
 //! | [`shutdown()`] | nothing | `()` | may have happened | 5.11 | `shutdown.rs` |
 //! | [`open()`] | nothing | a descriptor | yes: what was opened for nobody is closed | 5.6 | `open.rs` |
-//! | [`accept_multishot`] | connections | a stream of descriptors | yes: those taken for nobody are closed | 5.19, else accepts | `accept_multishot.rs` |
 //! | [`close()`] | nothing | `()` | it is closed in any case | 5.6 | `close.rs` |
 //! | [`fsync()`] | nothing | `()` | yes | 5.1 | `fsync.rs` |
 //! | [`read_exact`], [`recv_exact`] and kin | as `read`, to the end of the buffer | [`BufResult`] | no; `cancel()` tells the count | as its steps | `exact.rs` |
@@ -49,10 +50,10 @@ use std::io;
 
 // Descriptors that hold memory's way in and out, then those that make and end descriptors, then what is built of them.
 mod accept;
+mod accept_multishot;
 mod close;
 mod connect;
 mod exact;
-mod accept_multishot;
 pub mod fs;
 mod fsync;
 mod in_flight;
@@ -65,11 +66,12 @@ mod poll;
 mod read;
 mod read_fixed;
 mod readv;
+mod readv_fixed;
 mod recv;
 mod relay;
 mod route;
-mod readv_fixed;
 mod send;
+mod send_zc;
 mod shutdown;
 mod splice;
 mod splice_exact;
@@ -77,12 +79,12 @@ mod tee;
 mod write;
 mod write_fixed;
 mod writev;
+mod writev_fixed;
 
 pub use accept::{Accept, accept};
+pub use accept_multishot::{Incoming, accept_multishot};
 pub use close::{Close, close};
 pub use connect::{Connect, connect};
-mod writev_fixed;
-pub use accept_multishot::{Incoming, accept_multishot};
 pub use exact::{
     Exact, ExactCancel, ReadExact, RecvExact, SendAll, Step, WriteAll, read_exact, read_exact_at, recv_exact, send_all,
     write_all, write_all_at,
@@ -102,6 +104,7 @@ pub use recv::{Recv, recv};
 pub use relay::{Flow, Forward, Forwarded, Relay, RelayRoute, Relayed, forward, relay};
 pub use route::{End, Route, Transfer};
 pub use send::{Send, send};
+pub use send_zc::{Parts, Payload, Released, SendZc, send_vectored_zc, send_zc};
 pub use shutdown::{Shutdown, shutdown};
 pub use splice::{Splice, splice};
 pub use splice_exact::{SpliceExact, splice_exact};
@@ -109,7 +112,7 @@ pub use tee::{Tee, tee};
 pub use write::{Write, write, write_at};
 pub use write_fixed::{WriteFixed, write_fixed, write_fixed_at};
 pub use writev::{Writev, writev, writev_at};
+pub use writev_fixed::{WritevFixed, writev_fixed, writev_fixed_at};
 
 /// `(result, buffer)`: what came of an operation, and the buffer that went with it, whatever came of it.
 pub type BufResult<B, T = usize> = (io::Result<T>, B);
-pub use writev_fixed::{WritevFixed, writev_fixed, writev_fixed_at};

@@ -14,6 +14,8 @@ pub(crate) const WRITEV_FIXED: u8 = opcode::WritevFixed::CODE;
 pub(crate) const RECV: u8 = opcode::Recv::CODE;
 pub(crate) const SEND: u8 = opcode::Send::CODE;
 pub(crate) const SEND_ZC: u8 = opcode::SendZc::CODE;
+pub(crate) const SENDMSG: u8 = opcode::SendMsg::CODE;
+pub(crate) const SENDMSG_ZC: u8 = opcode::SendMsgZc::CODE;
 pub(crate) const SPLICE: u8 = opcode::Splice::CODE;
 pub(crate) const TEE: u8 = opcode::Tee::CODE;
 pub(crate) const POLL_ADD: u8 = opcode::PollAdd::CODE;
@@ -33,6 +35,12 @@ pub(crate) const MSG_PEEK: u32 = libc::MSG_PEEK.unsigned_abs();
 pub(crate) const POLL_ADD_MULTI: u32 = 1;
 /// `IORING_ACCEPT_MULTISHOT`, in the entry's `ioprio`.
 pub(crate) const ACCEPT_MULTISHOT: u16 = 1;
+/// `IORING_RECVSEND_FIXED_BUF`, in the entry's `ioprio`: the memory is a registered buffer's.
+pub(crate) const RECVSEND_FIXED_BUF: u16 = 1 << 2;
+/// `IORING_SEND_ZC_REPORT_USAGE`, in the entry's `ioprio`: the notification shall say whether bytes were copied.
+pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
+/// `IORING_NOTIF_USAGE_ZC_COPIED`, in the result of a notification that was asked to report.
+pub(crate) const ZC_COPIED: i32 = i32::MIN;
 /// `IOSQE_IO_LINK`: the next entry starts when this one is done.
 pub(crate) const LINK: u8 = 1 << 2;
 /// `IORING_CQE_F_MORE`: more completions for this entry will come.

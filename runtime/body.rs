@@ -16,6 +16,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
+use std::rc::Rc;
 
 use super::abi;
 use super::buf::Ticket;
@@ -25,6 +26,7 @@ use super::frame::{Frame, Retry};
 use super::operation::{MultishotOperation, Operation};
 use super::registry::Registry;
 use super::sqe::{MultishotSqe, Sqe};
+use super::zero_copy::ZeroCopy;
 
 /// The largest operation that needs no box, in bytes.
 pub(crate) const INLINE_BYTES: usize = 256;
@@ -209,6 +211,11 @@ impl Body {
         self.occupant.get().is_none() && !self.held.get()
     }
 
+    /// Whose experience the notification of this zero-copy send is, taken out of its frame.
+    pub(crate) fn take_zero_copy(&self) -> Option<Rc<ZeroCopy>> {
+        self.frame.borrow_mut().zero_copy.take()
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         self.held.get()
     }
@@ -303,8 +310,6 @@ unsafe fn drop_at<O>(storage: *mut Storage) {
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Rc;
-
     use super::*;
 
     fn body() -> Body {

@@ -73,6 +73,7 @@ pub struct Config {
     pub(crate) operations: u32,
     pub(crate) pages: u32,
     pub(crate) register_pages: bool,
+    pub(crate) zero_copy_min: u32,
     pub(crate) pipes: u32,
     pub(crate) pipe_size: u32,
     pub(crate) ring_splices: u32,
@@ -92,6 +93,7 @@ impl Default for Config {
             operations: 32_768,
             pages: 1024,
             register_pages: true,
+            zero_copy_min: 32 << 10,
             pipes: 64,
             pipe_size: 1 << 20,
             ring_splices: 8,
@@ -146,6 +148,15 @@ impl Config {
     #[must_use]
     pub fn register_pages(mut self, register_pages: bool) -> Config {
         self.register_pages = register_pages;
+        self
+    }
+
+    /// Bytes from which a send that may be a zero-copy one is; shorter ones are plain. Default 32 KiB.
+    ///
+    /// Below some tens of KiB, copying is cheaper than to refer to the pages and be notified.
+    #[must_use]
+    pub fn zero_copy_min(mut self, bytes: u32) -> Config {
+        self.zero_copy_min = bytes;
         self
     }
 

@@ -7,7 +7,7 @@
 //! to the file, so the peer of a pending receive would never learn of it, and a number that is free too early is the
 //! next file's.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use super::driver::Driver;
+use super::zero_copy::ZeroCopy;
 
 /// A handle on a shared descriptor. Cloning it makes another handle on the same one.
 #[derive(Debug)]
@@ -36,12 +37,15 @@ struct Shared {
     fd: OwnedFd,
     handles: Cell<usize>,
     holds: Cell<usize>,
+    /// Made by the first send that could be a zero-copy one.
+    zero_copy: OnceCell<Rc<ZeroCopy>>,
 }
 
 impl Fd {
     /// Take a descriptor over. Its flags are left as they are.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { shared: Rc::new(Shared { fd, handles: Cell::new(1), holds: Cell::new(0) }) }
+        let shared = Shared { fd, handles: Cell::new(1), holds: Cell::new(0), zero_copy: OnceCell::new() };
+        Self { shared: Rc::new(shared) }
     }
 
     /// What an operation keeps of it.
@@ -89,6 +93,11 @@ impl FdHold {
     /// Whether every handle has gone.
     pub fn is_hung_up(&self) -> bool {
         self.shared.handles.get() == 0
+    }
+
+    /// What is known of zero-copy sends on this socket.
+    pub(crate) fn zero_copy(&self) -> &Rc<ZeroCopy> {
+        self.shared.zero_copy.get_or_init(Rc::default)
     }
 }
 

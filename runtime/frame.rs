@@ -2,6 +2,7 @@
 
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::rc::Rc;
 
 use super::abi;
 use super::body::Heading;
@@ -9,6 +10,7 @@ use super::buf::Ticket;
 use super::completion::Creates;
 use super::entry::Entry;
 use super::registry::{Kind, Registry};
+use super::zero_copy::ZeroCopy;
 
 /// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
 /// It lives in the slot, so it moves as little as the operation does.
@@ -29,7 +31,31 @@ pub(crate) struct Frame {
     pub(crate) vectors: Vec<libc::iovec>,
     /// Whether the kernel takes several vectors over registered memory in one entry.
     pub(crate) takes_fixed_vectors: bool,
+    /// The header of a message, made once and used again.
+    pub(crate) message: Option<Box<Message>>,
+    /// Who learns from what the notification of a zero-copy send says.
+    pub(crate) zero_copy: Option<Rc<ZeroCopy>>,
 }
+
+/// The kernel's `struct msghdr`, of a message without address or control data.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Message {
+    name: u64,
+    name_len: u32,
+    pub(crate) vectors: u64,
+    pub(crate) vectors_len: usize,
+    control: u64,
+    control_len: usize,
+    flags: u32,
+}
+
+const _: () = assert!(size_of::<Message>() == size_of::<libc::msghdr>(), "a message is the kernel's record");
+const _: () = assert!(
+    std::mem::offset_of!(Message, vectors) == std::mem::offset_of!(libc::msghdr, msg_iov)
+        && std::mem::offset_of!(Message, vectors_len) == std::mem::offset_of!(libc::msghdr, msg_iovlen),
+    "the vectors stand where the kernel reads them"
+);
 
 impl Frame {
     pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
@@ -45,6 +71,8 @@ impl Frame {
             ring,
             vectors: Vec::new(),
             takes_fixed_vectors,
+            message: None,
+            zero_copy: None,
         }
     }
 
@@ -58,6 +86,7 @@ impl Frame {
         self.retry = Retry::Never;
         self.flights.clear();
         self.vectors.clear();
+        self.zero_copy = None;
     }
 
     /// What the driver has to know of the entry described.

@@ -28,6 +28,7 @@
 //! operation is done. The plain version keeps each slot in the table alone and looks it up by its key at every step. A
 //! slot that foreign code has to empty is vacant at once, and comes back to the spare ones when it has been emptied.
 
+mod answered;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,7 @@ use super::registry::Registry;
 use super::ring::Cqe;
 use super::sqe::poll_entry;
 use super::waking::Waking;
+use answered::Notified;
 
 /// Bits of `user_data` that hold the index; the rest holds the sequence.
 const INDEX_BITS: u32 = 24;
@@ -241,6 +243,7 @@ pub(crate) struct Slots {
     active: usize,
     held: usize,
     takes_fixed_vectors: bool,
+    notified: Notified,
 }
 
 /// What a completion asks of the driver.
@@ -296,6 +299,7 @@ impl Slots {
             active: 0,
             held: 0,
             takes_fixed_vectors,
+            notified: Notified::default(),
         }
     }
 
@@ -449,11 +453,7 @@ impl Slots {
             State::Waiting if slot.is_multishot.get() => self.settle_item(&slot, cqe, more),
             State::Waiting => {
                 if more {
-                    slot.body.await_notification();
-                    slot.result.set(cqe.result);
-                    slot.flags.set(cqe.flags);
-                    slot.state.set(State::Answered);
-                    return Settled::Nothing;
+                    return slot.answer_early(cqe);
                 }
                 self.conclude(&slot, cqe.result, cqe.flags)
             }
@@ -461,6 +461,7 @@ impl Slots {
                 if more {
                     return Settled::Stale;
                 }
+                self.notified.note(&slot, cqe);
                 self.conclude(&slot, slot.result.get(), slot.flags.get())
             }
             State::Orphaned => {
@@ -469,11 +470,10 @@ impl Slots {
                 let creates = if slot.body.is_held() { slot.body.creates() } else { Creates::Nothing };
                 let completion = Completion::answered(slot.ticket(), cqe.result, cqe.flags, creates);
                 if more {
-                    if slot.body.is_held() && slot.body.entry().opcode == abi::SEND_ZC {
-                        slot.body.await_notification();
-                    }
+                    slot.answer_orphan(cqe);
                     return Settled::Dispose(None, completion);
                 }
+                self.notified.note(&slot, cqe);
                 self.held -= 1;
                 if slot.body.is_held() {
                     slot.body.release(slot.never_ran(cqe.result));
@@ -594,7 +594,12 @@ impl Slots {
                     _ => (false, None),
                 }
             }
-            State::Waiting | State::WaitingPoll | State::Answered | State::Orphaned => {
+            // Its result is out, and a notification comes when it comes. Only another try can be prevented.
+            State::Answered => {
+                slot.cancel.set(Cancel::Sent);
+                (false, None)
+            }
+            State::Waiting | State::WaitingPoll | State::Orphaned => {
                 let first = slot.cancel.get() == Cancel::No;
                 if first {
                     slot.cancel.set(Cancel::Queued);
@@ -654,7 +659,7 @@ impl Slots {
         if slot.cancel.get() == Cancel::Queued {
             slot.cancel.set(Cancel::Sent);
         }
-        slot.is_with_kernel()
+        slot.is_with_kernel() && slot.state.get() != State::Answered
     }
 
     /// The future has gone. A slot that is vacant now is to be emptied, and to be recycled then.
@@ -663,10 +668,13 @@ impl Slots {
             self.vacate(slot);
             return Orphaned::Gone;
         }
-        slot.state.set(State::Orphaned);
-        let cancel = slot.cancel.get() == Cancel::No;
-        if cancel {
-            slot.cancel.set(Cancel::Queued);
+        let is_answered = slot.state.replace(State::Orphaned) == State::Answered;
+        // A cancel could not find an answered one, and would be sent again and again.
+        let cancel = slot.cancel.get() == Cancel::No && !is_answered;
+        match (is_answered, cancel) {
+            (true, _) => slot.cancel.set(Cancel::No),
+            (false, true) => slot.cancel.set(Cancel::Queued),
+            (false, false) => {}
         }
         let (_no_descriptor, items) = slot.take_left();
         Orphaned::Kept { cancel, waking: slot.take_waking(), items }
@@ -746,7 +754,9 @@ impl Slot {
     /// completion says, so only one answer matters: that the kernel did not find it. It looks in its queues, and an
     /// operation that is being moved from one to the other just then is in none of them.
     fn settle_cancel(&self, result: i32) -> Settled {
-        if result == -libc::ENOENT && self.is_with_kernel() && self.cancel.get() == Cancel::Sent {
+        // One that is answered is in none of them for good.
+        let is_findable = self.is_with_kernel() && self.state.get() != State::Answered;
+        if result == -libc::ENOENT && is_findable && self.cancel.get() == Cancel::Sent {
             self.cancel.set(Cancel::Queued);
             return Settled::CancelMissed(self.key());
         }

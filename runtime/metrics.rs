@@ -45,6 +45,13 @@ pub struct Metrics {
     pub overflows: Counter,
     /// Enters for which the kernel had no memory (`EAGAIN`, `ENOMEM`).
     pub starved: Counter,
+    /// Zero-copy sends whose memory went to the device as it was.
+    pub sends_zero_copy: Counter,
+    /// Zero-copy sends whose bytes the kernel copied all the same.
+    pub sends_copied: Counter,
+    /// Sends that could have been zero-copy ones and were made plainly: too short, or the socket had shown that it
+    /// does not pay.
+    pub sends_plain: Counter,
     /// Completions that named no operation in flight.
     pub stale: Counter,
 }

@@ -32,6 +32,7 @@ mod buf;
 mod fd;
 mod registry;
 mod unpark;
+mod zero_copy;
 
 mod config;
 mod diagnose;
@@ -61,5 +62,5 @@ pub use rustix::event::PollFlags;
 pub use rustix::fs::{Mode, OFlags};
 pub use rustix::pipe::SpliceFlags;
 pub use sqe::{Destination, Encoded, EncodedMultishot, MultishotSqe, Sqe};
-pub use submission::{Multishot, Submission};
+pub use submission::{Answer, Multishot, Submission};
 pub use time::{Elapsed, Interval, Sleep, Tick, Timeout, interval, sleep, sleep_until, timeout};

@@ -4,6 +4,8 @@
 //! polls look whether it is done; the last one moves the operation out and decodes it. Dropping it moves nothing:
 //! the slot is told, and waits for the kernel.
 
+mod answer;
+
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -19,6 +21,7 @@ use super::completion::Completion;
 use super::driver::{Admission, Driver};
 use super::inflight::{Next, Slot};
 use super::operation::{MultishotOperation, Operation};
+pub use answer::Answer;
 
 /// One operation, not started before it is first polled.
 ///

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::{Family, Sending, Stream};
-use crate::ops::{FixedBytes, FixedSource, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed};
+use crate::ops::{FixedBytes, FixedSource, Parts, ReadFixed, Recv, RecvExact, Send, SendAll, SendZc, WriteFixed};
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
 /// The receiving half of a [`Stream`].
@@ -82,6 +82,16 @@ impl<F: Family> OwnedWriteHalf<F> {
     /// As [`Stream::send_all`].
     pub fn send_all<B: IoBuf>(&mut self, buffer: B) -> Sending<'_, SendAll<B>> {
         self.stream.send_all(buffer)
+    }
+
+    /// As [`Stream::send_zc`].
+    pub fn send_zc<B: IoBuf>(&mut self, buffer: B) -> Sending<'_, SendZc<B>> {
+        self.stream.send_zc(buffer)
+    }
+
+    /// As [`Stream::send_vectored_zc`].
+    pub fn send_vectored_zc<B: IoBuf>(&mut self, buffers: Vec<B>) -> Sending<'_, SendZc<Parts<B>>> {
+        self.stream.send_vectored_zc(buffers)
     }
 
     /// As [`Stream::send_fixed`].

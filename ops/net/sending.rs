@@ -3,7 +3,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::ops::{Exact, ExactCancel, Step};
+use crate::ops::{Exact, ExactCancel, Payload, SendZc, Step};
 use crate::runtime::{Operation, Submission};
 
 /// A send that borrows its stream, so that no other can begin before this one is over.
@@ -39,6 +39,13 @@ impl<'stream, O: Step> Sending<'stream, Exact<O>> {
     /// `cancel()`: asks for the end; await what this returns for how far it came. See [`Exact::cancel`].
     pub fn cancel(self) -> Sending<'stream, ExactCancel<O>> {
         Sending::new(self.future.cancel())
+    }
+}
+
+impl<P: Payload> Sending<'_, SendZc<P>> {
+    /// `cancel()`: asks for the end; await what this returns for what was sent. See [`SendZc::cancel`].
+    pub fn cancel(self) -> Self {
+        Self::new(self.future.cancel())
     }
 }
 

@@ -10,8 +10,8 @@ use socket2::SockRef;
 use super::{Family, OwnedReadHalf, OwnedWriteHalf, Sending, halves};
 use crate::ops::accept::FromCreated;
 use crate::ops::{
-    self, FixedBytes, FixedSource, InFlight, ReadFixed, Recv, RecvExact, Send, SendAll, WriteFixed, recv, recv_exact,
-    send, send_all,
+    self, FixedBytes, FixedSource, InFlight, Parts, ReadFixed, Recv, RecvExact, Send, SendAll, SendZc, WriteFixed,
+    recv, recv_exact, send, send_all, send_vectored_zc, send_zc,
 };
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
@@ -94,6 +94,31 @@ impl<F: Family> Stream<F> {
     /// As [`ops::write_fixed`](ops::write_fixed()), which may raise `SIGPIPE` where the program does not ignore it.
     pub fn send_fixed<B: FixedSource>(&mut self, buffer: B) -> Sending<'_, Submission<WriteFixed<B>>> {
         Sending::new(ops::write_fixed(self, buffer))
+    }
+
+    /// `send_zc(buffer)`: sends from the buffer's own pages, which come back when the network has let go of them.
+    ///
+    /// See [`ops::send_zc`](ops::send_zc()) for when it copies all the same. The stream is borrowed until the result is
+    /// there, and not until the pages are released.
+    ///
+    /// # Cancel safety
+    /// As [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_zc<B: IoBuf>(&mut self, buffer: B) -> Sending<'_, SendZc<B>> {
+        Sending::new(send_zc(self, buffer))
+    }
+
+    /// `send_vectored_zc(buffers)`: as [`send_zc`](Self::send_zc), from several buffers in order.
+    ///
+    /// # Cancel safety
+    /// As [`send`](Self::send).
+    ///
+    /// # Errors
+    /// As [`ops::send_vectored_zc`].
+    pub fn send_vectored_zc<B: IoBuf>(&mut self, buffers: Vec<B>) -> Sending<'_, SendZc<Parts<B>>> {
+        Sending::new(send_vectored_zc(self, buffers))
     }
 
     /// `shutdown(how)`: ends one direction of the connection, or both, at once.

@@ -217,6 +217,9 @@ impl Core {
             }
         }
         metrics.completions.add(reaped);
+        let notified = slots.take_notified();
+        metrics.sends_zero_copy.add(notified.shared);
+        metrics.sends_copied.add(notified.copied);
     }
 
     /// Whether an operation that comes now need not wait for another.

@@ -32,10 +32,10 @@ impl Kind {
     /// What an entry of this opcode does with them.
     pub(crate) fn of(opcode: u8) -> Self {
         match opcode {
-            abi::READ | abi::READV | abi::READ_FIXED => Self::Read,
-            abi::WRITE | abi::WRITEV | abi::WRITE_FIXED => Self::Write,
+            abi::READ | abi::READV | abi::READ_FIXED | abi::READV_FIXED => Self::Read,
+            abi::WRITE | abi::WRITEV | abi::WRITE_FIXED | abi::WRITEV_FIXED => Self::Write,
             abi::RECV => Self::Receive,
-            abi::SEND | abi::SEND_ZC => Self::Send,
+            abi::SEND | abi::SEND_ZC | abi::SENDMSG | abi::SENDMSG_ZC => Self::Send,
             _ => Self::Other,
         }
     }

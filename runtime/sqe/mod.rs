@@ -97,6 +97,7 @@ mod sockets;
 mod transfers;
 mod vectors_fixed;
 mod waiting;
+mod zero_copy;
 
 use std::io;
 use std::marker::PhantomData;

@@ -69,26 +69,6 @@ impl<'op> Sqe<'op> {
         self.transfer(abi::SEND, fd, region, from.len(), Some(0), Retry::Writable)
     }
 
-    /// `send_zc(fd, from)`: send without copying where the device can; two completions, the second of which says
-    /// that the kernel has let go of the region. The operation resolves at the second.
-    ///
-    /// ```compile_fail,E0515
-    /// # use std::{io, os::fd::{AsFd, OwnedFd}}; use ringmain::{Completion, Encoded, Operation, Sqe};
-    /// struct Bad(OwnedFd);
-    /// impl Operation for Bad {
-    ///     type Output = ();
-    ///     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
-    ///         let local = [0u8; 4096];
-    ///         sqe.send_zc(self.0.as_fd(), &local)
-    ///     }
-    ///     fn decode(self, _: Completion) {}
-    /// }
-    /// ```
-    pub fn send_zc(self, fd: BorrowedFd<'op>, from: &'op [u8]) -> io::Result<Encoded<'op>> {
-        let region = NonNull::from(from).cast();
-        self.transfer(abi::SEND_ZC, fd, region, from.len(), Some(0), Retry::Writable)
-    }
-
     /// `accept(fd)`: take a connection off a listening socket, close-on-exec and non-blocking. The new descriptor is
     /// the completion's.
     ///

@@ -22,7 +22,7 @@ use crate::runtime::abi;
 use crate::runtime::buf::Fill;
 use crate::runtime::entry::Entry;
 use crate::runtime::{
-    Completion, Config, Driver, Encoded, EncodedMultishot, Entered, FixedBuf, Multishot, MultishotOperation,
+    Answer, Completion, Config, Driver, Encoded, EncodedMultishot, Entered, FixedBuf, Multishot, MultishotOperation,
     MultishotSqe, Operation, Script, Sqe, Submission, Wait,
 };
 
@@ -88,6 +88,24 @@ impl Operation for ReadFixed {
 
     fn decode(self, completion: Completion) -> Self::Output {
         self.fill.finish(completion)
+    }
+}
+
+/// A zero-copy send from a lease.
+struct SendFixedZc {
+    fd: OwnedFd,
+    lease: FixedBuf,
+}
+
+impl Operation for SendFixedZc {
+    type Output = (io::Result<u32>, FixedBuf);
+
+    fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
+        sqe.send_zc(self.fd.as_fd(), &self.lease)
+    }
+
+    fn decode(self, mut completion: Completion) -> Self::Output {
+        (completion.result(), self.lease)
     }
 }
 
@@ -162,6 +180,10 @@ impl Rig {
 
     fn poll<F: Future + Unpin>(&self, future: &mut F) -> Poll<F::Output> {
         Pin::new(future).poll(&mut Context::from_waker(&self.waker()))
+    }
+
+    fn answer<O: Operation>(&self, submission: &mut Submission<O>) -> Poll<Answer<O::Output>> {
+        submission.poll_answer(&mut Context::from_waker(&self.waker()))
     }
 
     fn next<S: Stream + Unpin>(&self, stream: &mut S) -> Poll<Option<S::Item>> {

@@ -1,0 +1,80 @@
+//! Between two completions: the result of a zero-copy send is out, and the kernel still reads its memory.
+//!
+//! The first completion has the result and says that another will come, whether it succeeded or not; the second, the
+//! notification, says that the kernel has let go, and in its result whether it copied: a bit, never an errno. The kernel
+//! posts them in this order (`io_send_zc`, `io_uring/net.c`). Nothing can hurry a notification: it comes when the last
+//! packet that shares the memory is gone, so no cancel is sent for one.
+
+use super::{Cancel, Settled, Slot, Slots, State, is_interrupted};
+use crate::runtime::abi;
+use crate::runtime::frame::Retry;
+use crate::runtime::ring::Cqe;
+
+/// What notifications have said that the driver has not counted yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Notified {
+    pub(crate) shared: u64,
+    pub(crate) copied: u64,
+}
+
+impl Notified {
+    /// The last completion of an answered operation: whoever waits to learn from it, learns.
+    pub(super) fn note(&mut self, slot: &Slot, cqe: Cqe) {
+        let Some(zero_copy) = slot.body.take_zero_copy() else {
+            return;
+        };
+        let was_copied = cqe.result & abi::ZC_COPIED != 0;
+        zero_copy.learn(was_copied);
+        *(if was_copied { &mut self.copied } else { &mut self.shared }) += 1;
+    }
+}
+
+impl Slots {
+    /// What notifications have said since this was last asked.
+    pub(crate) fn take_notified(&mut self) -> Notified {
+        std::mem::take(&mut self.notified)
+    }
+}
+
+impl Slot {
+    /// The result of an operation that is answered, as its completion will have it. None while it is not, and for one
+    /// that is not to be told: it is tried again after the notification, or was cancelled before that.
+    pub(crate) fn early_result(&self) -> Option<i32> {
+        let result = self.result.get();
+        (self.state.get() == State::Answered && self.is_result(result)).then_some(result)
+    }
+
+    /// Waiting -> answered. From here on the kernel only reads, and the registry's pages wait for the notification.
+    pub(super) fn answer_early(&self, cqe: Cqe) -> Settled {
+        self.body.await_notification();
+        self.result.set(cqe.result);
+        self.flags.set(cqe.flags);
+        self.state.set(State::Answered);
+        self.forget_failure(cqe);
+        let waking = if self.is_result(cqe.result) { self.take_waking() } else { None };
+        waking.map_or(Settled::Nothing, Settled::Wake)
+    }
+
+    /// An orphan has one more completion to come. If it is answered now, it stays an orphan, and its cancel has come too
+    /// late.
+    pub(super) fn answer_orphan(&self, cqe: Cqe) {
+        if self.body.is_held() && !self.is_multishot.get() {
+            self.body.await_notification();
+            self.cancel.set(Cancel::No);
+            self.forget_failure(cqe);
+        }
+    }
+
+    /// A notification says "copied" also when nothing was sent, and nobody is to learn from that.
+    fn forget_failure(&self, cqe: Cqe) {
+        if cqe.result <= 0 {
+            let _nothing_to_learn = self.body.take_zero_copy();
+        }
+    }
+
+    /// Whether this is what the operation came to, and no reason to try it again.
+    fn is_result(&self, result: i32) -> bool {
+        let waits = matches!(self.body.retry(), Retry::Readable | Retry::Writable);
+        !(waits && (result == -libc::EAGAIN || is_interrupted(result)))
+    }
+}
