@@ -423,3 +423,33 @@ mod sealed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::{Config, Wait};
+
+    #[test]
+    fn a_kernel_without_zero_copy_sends_is_asked_for_plain_ones() {
+        let config = Config::default().pages(4).zero_copy_min(1);
+        let unknown = [Opcode::SendZc, Opcode::SendmsgZc];
+        let (driver, script) = Driver::scripted_without(&unknown, &config).unwrap();
+        let _entered = driver.enter();
+        let socket = Fd::new(std::fs::File::open("/dev/null").unwrap().into());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut one = send_zc(&socket, "bytes");
+        let mut several = send_vectored_zc(&socket, vec!["by", "tes"]);
+        assert!(Pin::new(&mut one).poll(&mut cx).is_pending());
+        assert!(Pin::new(&mut several).poll(&mut cx).is_pending());
+        driver.turn(Wait::No).unwrap();
+        let opcodes: Vec<u8> = script.pending().iter().map(|pending| pending.entry.opcode).collect();
+        assert_eq!(opcodes, [Opcode::Send.code(), Opcode::Sendmsg.code()]);
+        for pending in script.pending() {
+            script.complete(pending.entry.user_data, 5);
+        }
+        driver.turn(Wait::No).unwrap();
+        let Poll::Ready((result, mut released)) = Pin::new(&mut several).poll(&mut cx) else { panic!("it is over") };
+        assert_eq!(result.unwrap(), 5);
+        assert_eq!(Pin::new(&mut released).poll(&mut cx), Poll::Ready(vec!["by", "tes"]));
+    }
+}

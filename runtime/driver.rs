@@ -40,6 +40,8 @@ use super::frame::Frame;
 use super::inflight::{Slot, Slots};
 use super::metrics::Metrics;
 use super::opcode::Opcode;
+#[cfg(test)]
+use super::opcode::OpcodeSet;
 use super::registry::Registry;
 use super::ring::setup::Setup;
 use super::ring::{KernelRing, Ring, Script, ScriptedRing, Wait};
@@ -127,6 +129,16 @@ impl Driver {
         config.validate()?;
         let (ring, script) = ScriptedRing::new(config.entries as usize, config.completions as usize);
         let driver = Self::assemble(Ring::Scripted(ring), Setup::scripted(config), config)?;
+        Ok((driver, script))
+    }
+
+    /// As [`scripted`](Self::scripted), on a kernel that does not know some opcodes.
+    #[cfg(test)]
+    pub(crate) fn scripted_without(unknown: &[Opcode], config: &Config) -> Result<(Rc<Self>, Script), BuildError> {
+        let (ring, script) = ScriptedRing::new(config.entries as usize, config.completions as usize);
+        let opcodes = OpcodeSet::collect(|code| unknown.iter().all(|opcode| opcode.code() != code));
+        let setup = Setup { opcodes, ..Setup::scripted(config) };
+        let driver = Self::assemble(Ring::Scripted(ring), setup, config)?;
         Ok((driver, script))
     }
 

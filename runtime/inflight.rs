@@ -11,8 +11,8 @@
 //! | waiting  | kernel; a multishot one has a queue of items beside it            | last completion -> done; EAGAIN -> queued (for |
 //! |          |                                                                   | a poll, then itself); first of two completions |
 //! |          |                                                                   | -> answered; drop -> orphaned                  |
-//! | answered | kernel still: the result is out, the notification is to come      | notification -> done, or as an EAGAIN does     |
-//! |          |                                                                   | from waiting; drop -> orphaned                 |
+//! | answered | kernel still: the result can be had, the notification is to come  | notification -> done, or as an EAGAIN does     |
+//! |          |                                                                   | from waiting; drop -> orphaned, with no cancel |
 //! | done     | slot; not polled yet                                              | poll -> vacant; drop -> vacant                 |
 //! | orphaned | kernel; the future is gone and its cancel is queued or sent       | last completion -> vacant                      |
 //!

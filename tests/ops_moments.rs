@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
 use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::pin::Pin;
@@ -18,6 +19,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures::task::noop_waker;
+use ringmain::ops::{Payload, Released, SendZc};
 use ringmain::{Driver, Fd, FixedBuf, IoBuf, Mode, OFlags, Operation, PollFlags, Runtime, Submission, Wait, ops};
 
 /// A hang is a failure, not an endless run; nothing here takes a tenth of this.
@@ -60,7 +62,43 @@ impl<O: Operation, S: Fn(O::Output) -> io::Result<()> + Unpin> Watched for Watch
     }
 }
 
+/// A zero-copy send, and then its memory on the way back.
+struct WatchSend<P: Payload> {
+    send: SendZc<P>,
+    sent: Option<(io::Result<()>, Released<P>)>,
+}
+
+impl<P: Payload> Future for WatchSend<P> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.sent.is_none() {
+            let (result, released) = std::task::ready!(Pin::new(&mut this.send).poll(cx));
+            this.sent = Some((result.map(drop), released));
+        }
+        let (_, released) = this.sent.as_mut().expect("it is sent");
+        std::task::ready!(Pin::new(released).poll(cx));
+        Poll::Ready(this.sent.take().expect("it is sent").0)
+    }
+}
+
+impl<P: Payload> Watched for WatchSend<P> {
+    fn request_cancel(&mut self) {
+        self.send.request_cancel();
+    }
+}
+
 impl Subject {
+    fn sending<P: Payload>(send: SendZc<P>, handles: impl Any) -> Self {
+        Self {
+            operation: Box::new(WatchSend { send, sent: None }),
+            handles: Box::new(handles),
+            feed: Box::new(|| Box::new(())),
+            kept: Box::new(()),
+        }
+    }
+
     fn new<O: Operation, K: Any>(
         submission: Submission<O>,
         handles: impl Any,
@@ -113,6 +151,11 @@ impl Bench {
 
     fn marked(&self) -> Marked {
         Marked { bytes: vec![7; 100], _token: self.token.clone() }
+    }
+
+    /// Of a length that is worth a zero-copy send.
+    fn large(&self) -> Marked {
+        Marked { bytes: vec![7; 40_000], _token: self.token.clone() }
     }
 
     fn lease(&self) -> FixedBuf {
@@ -196,6 +239,35 @@ const CASES: &[Case] = &[
         let (fd, peer) = stream();
         fill(&fd);
         Subject::new(ops::send(&fd, bench.marked()), fd, |(result, _)| result.map(drop), drain(peer))
+    }),
+    ("readv_fixed", true, |bench| {
+        let (fd, writer) = empty_pipe();
+        let operation = ops::readv_fixed(&fd, vec![bench.lease(), bench.lease()]);
+        Subject::new(operation, fd, |(result, buffers)| result.map(|_| assert_eq!(buffers.len(), 2)), feed(writer))
+    }),
+    ("readv_fixed_at", false, |bench| {
+        let fd = bench.file();
+        let operation = ops::readv_fixed_at(&fd, vec![bench.lease(), bench.lease()], 10);
+        Subject::new(operation, fd, |(result, _)| result.map(drop), || ())
+    }),
+    ("writev_fixed", true, |bench| {
+        let (fd, reader) = full_pipe();
+        let operation = ops::writev_fixed(&fd, vec![bench.lease(), bench.lease()]);
+        Subject::new(operation, fd, |(result, _)| result.map(drop), drain(reader))
+    }),
+    ("writev_fixed_at", false, |bench| {
+        let fd = bench.file();
+        let operation = ops::writev_fixed_at(&fd, vec![bench.lease(), bench.lease()], 10);
+        Subject::new(operation, fd, |(result, _)| result.map(drop), || ())
+    }),
+    // A full socket, and a notification that is late, only a played kernel has: `tests/zero_copy`.
+    ("send_zc", false, |bench| {
+        let (fd, peer) = tcp_stream();
+        Subject::sending(ops::send_zc(&fd, bench.large()), (fd, peer))
+    }),
+    ("send_vectored_zc", false, |bench| {
+        let (fd, peer) = tcp_stream();
+        Subject::sending(ops::send_vectored_zc(&fd, vec![bench.large(), bench.large()]), (fd, peer))
     }),
     ("poll", true, |_| {
         let (fd, writer) = empty_pipe();
@@ -471,6 +543,15 @@ fn full_pipe() -> (Fd, io::PipeReader) {
     let fd = Fd::new(writer.into());
     fill(&fd);
     (fd, reader)
+}
+
+fn tcp_stream() -> (Fd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    let fd = Fd::new(OwnedFd::from(ours));
+    fd.set_nonblocking().unwrap();
+    (fd, theirs)
 }
 
 fn stream() -> (Fd, UnixStream) {

@@ -17,6 +17,7 @@ use crate::runtime::buf::Fill;
 use crate::runtime::completion::Completion;
 use crate::runtime::fd::{Fd, FdHold};
 use crate::runtime::operation::{MultishotOperation, Operation};
+use crate::runtime::registry::FixedBuf;
 use crate::runtime::sqe::{Encoded, EncodedMultishot, MultishotSqe, Sqe};
 use crate::runtime::submission::{Multishot, Submission};
 
@@ -405,11 +406,7 @@ fn a_scripted_readv_fills_the_buffers_in_order() {
 
 #[test]
 fn an_opcode_that_the_kernel_does_not_know_is_refused_by_name() {
-    let config = Config::default().pages(4);
-    let (ring, script) = ScriptedRing::new(8, 16);
-    let opcodes = crate::runtime::opcode::OpcodeSet::collect(|code| code != abi::READ);
-    let setup = Setup { opcodes, ..Setup::scripted(&config) };
-    let driver = Driver::assemble(Ring::Scripted(ring), setup, &config).unwrap();
+    let (driver, script) = Driver::scripted_without(&[Opcode::Read], &Config::default().pages(4)).unwrap();
     let _entered = driver.enter();
     let (reader, _writer) = pipe();
     let mut read = take(&reader, 8);
@@ -420,6 +417,55 @@ fn an_opcode_that_the_kernel_does_not_know_is_refused_by_name() {
     assert_eq!(buffer.capacity(), 8, "the buffer comes back");
     driver.turn(Wait::No).unwrap();
     assert!(script.pending().is_empty(), "the kernel never saw it");
+}
+
+/// Several leases at once, read into or written or sent.
+struct Leases(FdHold, [FixedBuf; 2], u8);
+
+impl Operation for Leases {
+    type Output = io::Result<u32>;
+
+    fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
+        let fd = self.0.as_fd();
+        match self.2 {
+            abi::READV_FIXED => sqe.readv_fixed(fd, self.1.iter_mut().map(FixedBuf::as_capacity_mut), None),
+            abi::WRITEV_FIXED => sqe.writev_fixed(fd, self.1.iter().map(|lease| &lease[..]), None),
+            _ => sqe.sendmsg_zc(fd, self.1.iter().map(|lease| &lease[..])),
+        }
+    }
+
+    fn decode(self, mut completion: Completion) -> io::Result<u32> {
+        completion.result()
+    }
+}
+
+#[test]
+fn where_the_kernel_takes_no_fixed_vectors_the_same_memory_goes_as_plain_ones() {
+    let unknown = [Opcode::ReadvFixed, Opcode::WritevFixed];
+    for known in [false, true] {
+        let unknown = if known { &[] } else { &unknown[..] };
+        let (driver, script) = Driver::scripted_without(unknown, &Config::default().pages(4)).unwrap();
+        let _entered = driver.enter();
+        let (reader, _writer) = pipe();
+        let lease = || {
+            let mut lease = driver.registry().try_lease(100).unwrap();
+            lease.set_len(100);
+            lease
+        };
+        let plain =
+            [(abi::READV_FIXED, abi::READV), (abi::WRITEV_FIXED, abi::WRITEV), (abi::SENDMSG_ZC, abi::SENDMSG_ZC)];
+        for (fixed, plain) in plain {
+            let mut both = Submission::new(Leases(reader.hold(), [lease(), lease()], fixed));
+            assert!(poll(&mut both).is_pending());
+            driver.turn(Wait::No).unwrap();
+            let entry = script.pending()[0].entry;
+            assert_eq!(entry.opcode, if known { fixed } else { plain });
+            let names_its_buffer = entry.ioprio & abi::RECVSEND_FIXED_BUF != 0;
+            assert_eq!(names_its_buffer, known && fixed == abi::SENDMSG_ZC);
+            script.complete(entry.user_data, 200);
+            assert_eq!(finish(&driver, &mut both).unwrap(), 200);
+        }
+    }
 }
 
 #[test]

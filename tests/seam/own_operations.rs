@@ -23,12 +23,17 @@ enum Any {
     Read(OwnedFd, [u8; 4]),
     Readv(Rc<OwnedFd>, Vec<Box<[u8]>>),
     ReadFixed(FdHold, Fill<FixedBuf>),
+    ReadvFixed(FdHold, Vec<FixedBuf>),
     Recv(FdHold, Box<[u8; 4]>),
     Write(OwnedFd, String),
     Writev(OwnedFd, [Rc<[u8]>; 2]),
     WriteFixed(FdHold, FixedBuf),
+    WritevFixed(FdHold, Vec<FixedBuf>),
     Send(FdHold, &'static str),
+    SendAll(FdHold, Box<str>),
     SendZc(FdHold, Vec<u8>),
+    SendmsgAll(FdHold, [String; 2]),
+    SendmsgZc(FdHold, [Vec<u8>; 2]),
     Splice(FdHold, FdHold),
     Tee(FdHold, FdHold),
     Poll(FdHold),
@@ -48,12 +53,19 @@ impl Operation for Any {
             Self::Nop => sqe.nop(),
             Self::Read(fd, bytes) => sqe.read((*fd).as_fd(), &mut bytes[..], None),
             Self::Readv(fd, parts) => sqe.readv((*fd).as_fd(), parts.iter_mut().map(|part| &mut part[..]), None),
+            Self::ReadvFixed(fd, parts) => {
+                sqe.readv_fixed((*fd).as_fd(), parts.iter_mut().map(FixedBuf::as_capacity_mut), None)
+            }
             Self::ReadFixed(fd, fill) => sqe.read_fixed((*fd).as_fd(), fill, None),
             Self::Recv(fd, bytes) => sqe.recv((*fd).as_fd(), &mut bytes[..]),
             Self::Write(fd, text) => sqe.write((*fd).as_fd(), text.as_bytes(), None),
             Self::Writev(fd, parts) => sqe.writev((*fd).as_fd(), parts.iter().map(|part| &part[..]), None),
             Self::WriteFixed(fd, lease) => sqe.write_fixed((*fd).as_fd(), lease, None),
+            Self::WritevFixed(fd, parts) => sqe.writev_fixed((*fd).as_fd(), parts.iter().map(|part| &part[..]), None),
             Self::Send(fd, text) => sqe.send((*fd).as_fd(), text.as_bytes()),
+            Self::SendAll(fd, text) => sqe.send_all((*fd).as_fd(), text.as_bytes()),
+            Self::SendmsgAll(fd, parts) => sqe.sendmsg_all((*fd).as_fd(), parts.iter().map(|part| part.as_bytes())),
+            Self::SendmsgZc(fd, parts) => sqe.sendmsg_zc((*fd).as_fd(), parts.iter().map(|part| &part[..])),
             Self::SendZc(fd, bytes) => sqe.send_zc((*fd).as_fd(), bytes),
             Self::Splice(from, to) => sqe.splice((*from).as_fd(), None, (*to).as_fd(), None, 64, SpliceFlags::NONBLOCK),
             Self::Tee(from, to) => sqe.tee((*from).as_fd(), (*to).as_fd(), 64, SpliceFlags::NONBLOCK),
@@ -115,6 +127,12 @@ fn every_method_takes_what_the_operation_owns() {
     let back = run(&driver, Any::ReadFixed(shared.hold(), Fill::new(lease)));
     let (5, None, Any::WriteFixed(_, lease)) = back else { panic!() };
     assert_eq!(&lease[..], b"pages");
+    let parts = vec![lease, driver.registry().try_lease(64).unwrap()];
+    let (5, None, Any::WritevFixed(_, parts)) = run(&driver, Any::WritevFixed(to.hold(), parts)) else { panic!() };
+    let (5, None, Any::ReadvFixed(_, mut parts)) = run(&driver, Any::ReadvFixed(shared.hold(), parts)) else {
+        panic!()
+    };
+    assert_eq!(&parts[0].as_capacity_mut()[..5], b"pages");
 
     // A pipe to a pipe, and shared with a third.
     let (second_reader, second_writer) = pipe();
@@ -150,6 +168,13 @@ fn every_method_on_sockets_and_files_takes_what_the_operation_owns() {
     assert_eq!(&bytes[..], b"ping");
     assert_eq!(run(&driver, Any::SendZc(server.hold(), b"pong".to_vec())).0, 4);
     assert_eq!(run(&driver, Any::Recv(client.hold(), Box::new([0; 4]))).0, 4);
+    assert_eq!(run(&driver, Any::SendmsgZc(server.hold(), [b"po".to_vec(), b"ng".to_vec()])).0, 4);
+    assert_eq!(run(&driver, Any::Recv(client.hold(), Box::new([0; 4]))).0, 4);
+    assert_eq!(run(&driver, Any::SendmsgAll(server.hold(), ["po".into(), "ng".into()])).0, 4);
+    assert_eq!(run(&driver, Any::Recv(client.hold(), Box::new([0; 4]))).0, 4);
+    assert_eq!(run(&driver, Any::SendAll(server.hold(), "pong".into())).0, 4);
+    let (4, None, Any::Recv(_, bytes)) = run(&driver, Any::Recv(client.hold(), Box::new([0; 4]))) else { panic!() };
+    assert_eq!(&bytes[..], b"pong");
     assert_eq!(run(&driver, Any::Shutdown(client.hold())).0, 0);
     assert_eq!(run(&driver, Any::Recv(server.hold(), Box::new([0; 4]))).0, 0, "the end of the stream");
 
