@@ -11,6 +11,8 @@ mod turns;
 mod first_bytes;
 
 mod client_hellos;
+mod descriptors;
+mod options;
 mod peeks;
 mod proxy_headers;
 
