@@ -1,0 +1,174 @@
+//! A server that a newer one replaces, while clients connect all the time and none of them is turned away.
+//!
+//! ```sh
+//! cargo run --release --example restart -- --listen 127.0.0.1:8080 --control /tmp/restart.sock
+//! ```
+//!
+//! Run it once more, with the same options, in another terminal: the new process takes the listening socket over from
+//! the old one, which serves the connections that it has to their end, and ends. Under systemd, the first one takes the
+//! socket that it was started with (`LISTEN_FDS`), and binds none.
+//!
+//! The kernel keeps the connections that nobody has accepted at the socket, not at a process. So it does not matter who
+//! accepts them, nor when, as long as somebody has the socket. The service is an echo.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use futures::StreamExt;
+use futures::channel::mpsc;
+use futures::future::{Either, select};
+use ringmain::net::{InheritedSocket, TcpListener, TcpStream, UnixListener, UnixStream, inherited_listeners};
+use ringmain::{Runtime, spawn};
+
+/// How long the old process waits for the new one to say that it has taken over. Meanwhile, it accepts nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long nothing is accepted after an accept has failed, for want of descriptors mostly.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Parser)]
+struct Options {
+    /// Where to listen, if nobody gives a socket to this process.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// The Unix socket over which a newer process takes over from this one.
+    #[arg(long)]
+    control: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let outcome = Runtime::new().map_err(io::Error::other).and_then(|runtime| runtime.block_on(run(&options)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("restart: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> io::Result<()> {
+    let (listener, old) = socket(options).await?;
+    let control = bind_over(&options.control)?;
+    say(&format!("listening on {}", listener.local_addr()?))?;
+    if let Some(mut old) = old {
+        // From here on, the old process may go.
+        old.send_all("taken").await.0?;
+    }
+    let (open, mut all_closed) = mpsc::channel(0);
+    serve(listener, control, &open).await;
+    say("handed over")?;
+    drop(open);
+    // Ends when the last connection has dropped its sender.
+    while all_closed.next().await.is_some() {}
+    Ok(())
+}
+
+/// The listener: from the process before this one, or from who started this one, or a new one.
+async fn socket(options: &Options) -> io::Result<(TcpListener, Option<UnixStream>)> {
+    match UnixStream::connect(&options.control).await {
+        Ok(old) => {
+            let received = old.recv_descriptors(&mut [0; 1], 1).await?;
+            let socket = received.descriptors.into_iter().next().map(InheritedSocket::new).transpose()?;
+            return match socket {
+                Some(InheritedSocket::Tcp(listener)) => Ok((listener, Some(old))),
+                _ => Err(io::Error::other("the process before this one gave no listener")),
+            };
+        }
+        // Nobody is there, or somebody was, and left the path behind.
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
+        Err(error) => return Err(error),
+    }
+    for inherited in inherited_listeners()? {
+        if let InheritedSocket::Tcp(listener) = inherited.socket {
+            return Ok((listener, None));
+        }
+    }
+    Ok((TcpListener::bind(options.listen)?, None))
+}
+
+/// Listens on a path in one step, so that there is no moment in which a newer process finds nobody.
+fn bind_over(path: &Path) -> io::Result<UnixListener> {
+    let beside = path.with_extension(format!("{}.new", std::process::id()));
+    let control = UnixListener::bind(&beside)?;
+    std::fs::rename(&beside, path)?;
+    Ok(control)
+}
+
+/// Serves until a newer process has taken over.
+async fn serve(listener: TcpListener, control: UnixListener, open: &mpsc::Sender<()>) {
+    let mut accept = listener.accept();
+    let mut successor = control.accept();
+    loop {
+        match select(accept, successor).await {
+            Either::Left((accepted, still)) => {
+                match accepted {
+                    Ok(stream) => {
+                        spawn(echo(stream, open.clone()));
+                    }
+                    Err(error) => {
+                        eprintln!("restart: no connection can be taken: {error}");
+                        ringmain::sleep(PAUSE).await;
+                    }
+                }
+                (accept, successor) = (listener.accept(), still);
+            }
+            Either::Right((Ok(new), still)) => {
+                match ringmain::timeout(PATIENCE, hand_over(new, &listener)).await {
+                    Ok(Ok(())) => {
+                        // It may have taken a connection already, which a drop would close. And while it is pending,
+                        // dropping the listener would shut the socket down, for the new process as well.
+                        if let Ok(stream) = still.cancel().await {
+                            spawn(echo(stream, open.clone()));
+                        }
+                        return;
+                    }
+                    Ok(Err(error)) => eprintln!("restart: nobody has taken over: {error}"),
+                    Err(_) => eprintln!("restart: nobody has taken over within {PATIENCE:?}"),
+                }
+                (accept, successor) = (still, control.accept());
+            }
+            Either::Right((Err(error), still)) => {
+                eprintln!("restart: no successor can be taken: {error}");
+                ringmain::sleep(PAUSE).await;
+                (accept, successor) = (still, control.accept());
+            }
+        }
+    }
+}
+
+/// Gives the socket to a process, and waits until that says that it has it and is ready.
+async fn hand_over(mut new: UnixStream, listener: &TcpListener) -> io::Result<()> {
+    new.send_descriptors(b"L", &[listener.as_fd()]).await?;
+    new.recv_exact(vec![0; b"taken".len()]).await.0.map(drop)
+}
+
+/// What arrives goes back, until the client has ended its sending.
+async fn echo(mut stream: TcpStream, _open: mpsc::Sender<()>) {
+    let mut buffer = Vec::with_capacity(16 * 1024);
+    loop {
+        let (received, arrived) = stream.recv(buffer).await;
+        let (sent, back) = match received {
+            Ok(0) => return,
+            Ok(_) => stream.send_all(arrived).await,
+            Err(error) => (Err(error), arrived),
+        };
+        if let Err(error) = sent {
+            eprintln!("restart: a connection has failed: {error}");
+            return;
+        }
+        buffer = back;
+    }
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
