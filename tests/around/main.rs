@@ -15,6 +15,7 @@ mod descriptors;
 mod options;
 mod peeks;
 mod proxy_headers;
+mod redirected;
 
 use std::path::Path;
 use std::time::Duration;
