@@ -11,6 +11,12 @@
 //! Dropping the last handle of a stream cancels what is pending on it and shuts the connection down, so that the peer
 //! sees it at once.
 //!
+//! What a proxy needs before it relays is here too: [`Stream::peek_client_hello`] looks at what a TLS client wants and
+//! leaves it there, as [`ops::peek`](super::peek()) does with any bytes; [`proxy_protocol`] says who the client of another
+//! proxy is; [`TcpStream::original_destination`](Stream::original_destination) says where a redirected one wanted to go;
+//! [`inherited_listeners`] and [`UnixStream::recv_descriptors`](Stream::recv_descriptors) take listeners over from
+//! elsewhere.
+//!
 //! # Examples
 //! ```
 //! use ringmain::net::{TcpListener, TcpStream};
