@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::{Family, Sending, Stream};
-use crate::ops::{FixedBytes, FixedSource, Parts, ReadFixed, Recv, RecvExact, Send, SendAll, SendZc, WriteFixed};
+use crate::ops::{
+    FixedBytes, FixedSource, Parts, Peek, PeekAtLeast, ReadFixed, Recv, RecvExact, Send, SendAll, SendZc, WriteFixed,
+};
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
 /// The receiving half of a [`Stream`].
@@ -37,6 +39,16 @@ impl<F: Family> OwnedReadHalf<F> {
     /// As [`Stream::recv_exact`].
     pub fn recv_exact<B: IoBufMut>(&self, buffer: B) -> RecvExact<B> {
         self.stream.recv_exact(buffer)
+    }
+
+    /// As [`Stream::peek`].
+    pub fn peek<B: IoBufMut>(&self, buffer: B) -> Submission<Peek<B>> {
+        self.stream.peek(buffer)
+    }
+
+    /// As [`Stream::peek_at_least`].
+    pub fn peek_at_least<B: IoBufMut>(&self, buffer: B, bytes: usize) -> PeekAtLeast<B> {
+        self.stream.peek_at_least(buffer, bytes)
     }
 
     /// As [`Stream::recv_fixed`].

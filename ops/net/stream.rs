@@ -10,8 +10,8 @@ use socket2::SockRef;
 use super::{Family, OwnedReadHalf, OwnedWriteHalf, Sending, halves};
 use crate::ops::accept::FromCreated;
 use crate::ops::{
-    self, FixedBytes, FixedSource, InFlight, Parts, ReadFixed, Recv, RecvExact, Send, SendAll, SendZc, WriteFixed,
-    recv, recv_exact, send, send_all, send_vectored_zc, send_zc,
+    self, FixedBytes, FixedSource, InFlight, Parts, Peek, PeekAtLeast, ReadFixed, Recv, RecvExact, Send, SendAll,
+    SendZc, WriteFixed, recv, recv_exact, send, send_all, send_vectored_zc, send_zc,
 };
 use crate::runtime::{Fd, IoBuf, IoBufMut, Submission};
 
@@ -47,6 +47,28 @@ impl<F: Family> Stream<F> {
     /// `UnexpectedEof` when the peer's sending ends first; those of `recv(2)`.
     pub fn recv_exact<B: IoBufMut>(&self, buffer: B) -> RecvExact<B> {
         recv_exact(self, buffer)
+    }
+
+    /// `peek(buffer)`: looks at what comes next, and leaves it there.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing but the buffer.
+    ///
+    /// # Errors
+    /// As [`ops::peek`](ops::peek()).
+    pub fn peek<B: IoBufMut>(&self, buffer: B) -> Submission<Peek<B>> {
+        ops::peek(self, buffer)
+    }
+
+    /// `peek_at_least(buffer, bytes)`: looks at what comes next once so many bytes are there, and leaves them there.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing but the buffer.
+    ///
+    /// # Errors
+    /// As [`ops::peek_at_least`].
+    pub fn peek_at_least<B: IoBufMut>(&self, buffer: B, bytes: usize) -> PeekAtLeast<B> {
+        ops::peek_at_least(self, buffer, bytes)
     }
 
     /// `recv_fixed(buffer)`: receives what comes next into registered pages.

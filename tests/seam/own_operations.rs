@@ -25,6 +25,7 @@ enum Any {
     ReadFixed(FdHold, Fill<FixedBuf>),
     ReadvFixed(FdHold, Vec<FixedBuf>),
     Recv(FdHold, Box<[u8; 4]>),
+    Peek(FdHold, Box<[u8; 4]>),
     Write(OwnedFd, String),
     Writev(OwnedFd, [Rc<[u8]>; 2]),
     WriteFixed(FdHold, FixedBuf),
@@ -58,6 +59,7 @@ impl Operation for Any {
             }
             Self::ReadFixed(fd, fill) => sqe.read_fixed((*fd).as_fd(), fill, None),
             Self::Recv(fd, bytes) => sqe.recv((*fd).as_fd(), &mut bytes[..]),
+            Self::Peek(fd, bytes) => sqe.peek((*fd).as_fd(), &mut bytes[..]),
             Self::Write(fd, text) => sqe.write((*fd).as_fd(), text.as_bytes(), None),
             Self::Writev(fd, parts) => sqe.writev((*fd).as_fd(), parts.iter().map(|part| &part[..]), None),
             Self::WriteFixed(fd, lease) => sqe.write_fixed((*fd).as_fd(), lease, None),
@@ -164,6 +166,8 @@ fn every_method_on_sockets_and_files_takes_what_the_operation_owns() {
     let (_, Some(server), _) = run(&driver, Any::Accept(listener.hold())) else { panic!("a connection") };
     let server = Fd::new(server);
     assert_eq!(run(&driver, Any::Send(client.hold(), "ping")).0, 4);
+    let (4, None, Any::Peek(_, bytes)) = run(&driver, Any::Peek(server.hold(), Box::new([0; 4]))) else { panic!() };
+    assert_eq!(&bytes[..], b"ping", "and it stays");
     let (4, None, Any::Recv(_, bytes)) = run(&driver, Any::Recv(server.hold(), Box::new([0; 4]))) else { panic!() };
     assert_eq!(&bytes[..], b"ping");
     assert_eq!(run(&driver, Any::SendZc(server.hold(), b"pong".to_vec())).0, 4);

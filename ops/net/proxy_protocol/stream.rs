@@ -5,7 +5,7 @@ use std::io;
 use super::{Header, v2};
 use crate::ops::net::{Family, Parsed, Stream};
 use crate::ops::{peek_at_least, recv_exact, send_all};
-use crate::runtime::IoBuf;
+use crate::runtime::{Fd, IoBuf};
 
 /// `read_header(stream, limit)`: receives the PROXY header at the start of a stream, and not one byte behind it.
 ///
@@ -41,7 +41,7 @@ use crate::runtime::IoBuf;
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub async fn read_header<F: Family>(stream: &Stream<F>, limit: usize) -> io::Result<Header> {
+pub async fn read_header(stream: &impl AsRef<Fd>, limit: usize) -> io::Result<Header> {
     // A line is looked at to its end, and a binary header as far as its length: the longest one need not fit the
     // socket's receive buffer, where a peer may not send what would complete it.
     let mut buffer = Vec::with_capacity(Header::V1_LEN_MAX);
