@@ -16,6 +16,7 @@ mod options;
 mod peeks;
 mod proxy_headers;
 mod redirected;
+mod routing;
 
 use std::path::Path;
 use std::time::Duration;
