@@ -39,6 +39,7 @@ impl Place {
 pub(crate) struct Files {
     disk: Pair,
     memory: Option<Pair>,
+    can_direct: bool,
 }
 
 #[derive(Debug)]
@@ -49,7 +50,7 @@ struct Pair {
 }
 
 impl Files {
-    /// Makes files of so many bytes. Where there is no tmpfs, it says so.
+    /// Makes files of so many bytes. Where there is no tmpfs or no O_DIRECT, it says so.
     pub(crate) fn make(bytes: u64) -> io::Result<Self> {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let filesystem = match rustix::fs::statfs(folder)?.f_type {
@@ -64,36 +65,38 @@ impl Files {
                 None
             }
         };
-        Ok(Files { disk: Pair::make(tempfile::tempdir_in(folder)?, bytes)?, memory })
+        let disk = Pair::make(tempfile::tempdir_in(folder)?, bytes)?;
+        let direct = open(&disk.read, false, true);
+        if let Err(error) = &direct {
+            println!("SKIPPED: nothing direct is measured, this filesystem has no O_DIRECT: {error}");
+        }
+        Ok(Files { disk, memory, can_direct: direct.is_ok() })
     }
 
-    /// The file for one kind of work, out of the page cache or in it; none where this machine has no such place.
-    pub(crate) fn prepare(&self, kind: Kind, place: Place) -> io::Result<Option<&Path>> {
+    /// The file for one kind of work; none where this machine has no such place.
+    pub(crate) fn path(&self, kind: Kind, place: Place) -> Option<&Path> {
         let pair = match place {
+            Place::Direct if !self.can_direct => return None,
             Place::Direct | Place::Buffered => &self.disk,
-            Place::Memory => match &self.memory {
-                Some(memory) => memory,
-                None => return Ok(None),
-            },
+            Place::Memory => self.memory.as_ref()?,
         };
-        let path = if kind == Kind::SequentialWrite { &pair.write } else { &pair.read };
-        match place {
-            Place::Direct => {
-                let file = File::open(path)?;
-                file.sync_all()?;
-                rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
-                if let Err(error) = open(path, false, true) {
-                    println!("SKIPPED: nothing direct is measured, this filesystem has no O_DIRECT: {error}");
-                    return Ok(None);
-                }
-            }
-            Place::Buffered => {
-                io::copy(&mut File::open(path)?, &mut io::sink())?;
-            }
-            Place::Memory => {}
-        }
-        Ok(Some(path))
+        Some(if kind == Kind::SequentialWrite { &pair.write } else { &pair.read })
     }
+}
+
+/// Brings a file out of the page cache, or into it.
+pub(crate) fn prepare(path: &Path, place: Place) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    match place {
+        Place::Direct => {
+            file.sync_all()?;
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+        }
+        Place::Buffered | Place::Memory => {
+            io::copy(&mut file, &mut io::sink())?;
+        }
+    }
+    Ok(())
 }
 
 impl Pair {
