@@ -9,6 +9,7 @@ mod rings;
 
 mod child;
 mod differential;
+mod direct;
 mod files;
 mod fixed;
 mod peers;
