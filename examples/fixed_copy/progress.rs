@@ -28,9 +28,10 @@ pub(crate) fn show(pass: &Rc<Pass>, verb: &'static str, length: u64, quiet: bool
     }
     let pass = pass.clone();
     if std::io::stderr().is_terminal() {
-        let style =
-            ProgressStyle::with_template("{msg} [{bar:40}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")
-                .expect("the template is right");
+        let style = ProgressStyle::with_template(
+            "{msg} [{wide_bar}] {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left",
+        )
+        .expect("the template is right");
         let bar = ProgressBar::new(length).with_style(style.progress_chars("=> ")).with_message(verb);
         let drawn = bar.clone();
         let task = ringmain::spawn(async move {
