@@ -14,7 +14,7 @@ use crate::observe::{Observed, Window};
 pub(super) fn source(load: Load, relay: SocketAddr) -> io::Result<Value> {
     let chunk = vec![0x5a; CHUNK];
     let mut sent = 0;
-    let mut streams = Streams::new(super::connect(relay, load.connections)?, EventFlags::OUT)?;
+    let mut streams = Streams::new(super::connect(load, relay)?, EventFlags::OUT)?;
     // The sink's window opens a little later than this begins; the warm-up once more is more than that little.
     let deadline = Instant::now() + load.warm_up + load.window + load.warm_up;
     let mut advance = |_, mut stream: &TcpStream, _| {
@@ -44,7 +44,7 @@ pub(super) fn sink(
 ) -> io::Result<Value> {
     let mut chunk = vec![0; CHUNK];
     let mut received = 0;
-    let mut streams = Streams::new(super::accept(listener, load.connections)?, EventFlags::IN)?;
+    let mut streams = Streams::new(super::accept(load, listener)?, EventFlags::IN)?;
     let mut window = Window::new(observed()?, load.warm_up, load.window);
     loop {
         let all_ended = streams.turn(|_, mut stream, _| {

@@ -16,7 +16,7 @@ const SPEAKERS: usize = 100;
 /// Lets every connection speak once, so that what a relay makes at the first byte is there; then all are silent, and
 /// are looked at; then one speaks, and after it some more.
 pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::Result<Value> {
-    let streams = super::connect(relay, load.connections)?;
+    let streams = super::connect(load, relay)?;
     let mut message = vec![0x5a; load.payload as usize];
     for stream in &streams {
         exchange(stream, &mut message)?;

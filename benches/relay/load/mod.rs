@@ -13,11 +13,21 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rustix::event::{Timespec, epoll};
 use serde_json::Value;
+use socket2::SockRef;
 
 use crate::observe::Observed;
 
 /// The size of every large write and read, in bytes.
 const CHUNK: usize = 256 * 1024;
+
+/// From this number of connections on they share the kernel's memory sparingly.
+const MANY: u64 = 1000;
+
+/// From this payload on, in bytes, there is something to spare.
+const LARGE: u64 = 64 << 10;
+
+/// Bytes asked for each of their buffers; the kernel gives twice as many.
+const BUFFER_OF_MANY: usize = 64 << 10;
 
 /// The longest that a process waits before it looks at the clock again.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -65,6 +75,21 @@ impl Load {
         Ok(Load { kind, payload, connections, warm_up, window })
     }
 
+    /// A message is sent when it is written, not when the one before it has been acknowledged.
+    ///
+    /// Where many connections have much to say, their own ends keep little of it. With buffers as large as the kernel
+    /// lets them grow, all would stand in the kernel's memory for TCP, and a cell would show what happens at its limit
+    /// (`net.ipv4.tcp_mem`), not what a relay costs. The relay's ends are as they come.
+    fn prepare(self, stream: TcpStream) -> io::Result<TcpStream> {
+        stream.set_nodelay(true)?;
+        if self.connections >= MANY && (self.kind == Kind::Bulk || self.payload >= LARGE) {
+            let socket = SockRef::from(&stream);
+            socket.set_send_buffer_size(BUFFER_OF_MANY)?;
+            socket.set_recv_buffer_size(BUFFER_OF_MANY)?;
+        }
+        Ok(stream)
+    }
+
     /// Makes the load; returns what its process reports: at least `sent` and `received`, in bytes.
     pub(crate) fn source(self, relay: SocketAddr, observed: Observed) -> io::Result<Value> {
         match self.kind {
@@ -86,7 +111,7 @@ impl Load {
         match self.kind {
             Kind::Bulk => bulk::sink(self, listener, observed),
             Kind::PingPong | Kind::Idle => ping_pong::sink(self, listener),
-            Kind::Tail => tail::sink(listener),
+            Kind::Tail => tail::sink(self, listener),
         }
     }
 }
@@ -104,18 +129,12 @@ impl Kind {
     }
 }
 
-fn connect(relay: SocketAddr, connections: u64) -> io::Result<Vec<TcpStream>> {
-    (0..connections).map(|_| immediate(TcpStream::connect(relay)?)).collect()
+fn connect(load: Load, relay: SocketAddr) -> io::Result<Vec<TcpStream>> {
+    (0..load.connections).map(|_| load.prepare(TcpStream::connect(relay)?)).collect()
 }
 
-fn accept(listener: &TcpListener, connections: u64) -> io::Result<Vec<TcpStream>> {
-    (0..connections).map(|_| immediate(listener.accept()?.0)).collect()
-}
-
-/// A message is sent when it is written, not when the one before it has been acknowledged.
-fn immediate(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
-    Ok(stream)
+fn accept(load: Load, listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
+    (0..load.connections).map(|_| load.prepare(listener.accept()?.0)).collect()
 }
 
 /// For latencies in nanoseconds: of three digits, more than the clocks are worth, and up to a minute.

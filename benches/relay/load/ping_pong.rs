@@ -29,7 +29,7 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
     chunk.truncate(load.payload as usize);
     let (mut sent, mut received) = (0, 0);
     let mut latencies = super::histogram()?;
-    let streams = super::connect(relay, load.connections)?;
+    let streams = super::connect(load, relay)?;
     let mut window = Window::new(observed, load.warm_up, load.window);
     let mut dialogues: Vec<Dialogue> = streams.iter().map(|_| Dialogue::new(load.payload, load.payload)).collect();
     let mut streams = Streams::new(streams, EventFlags::IN | EventFlags::OUT | EventFlags::ET)?;
@@ -81,7 +81,7 @@ pub(super) fn sink(load: Load, listener: &TcpListener) -> io::Result<Value> {
     let mut target = vec![0; CHUNK];
     chunk.truncate(load.payload as usize);
     let (mut sent, mut received) = (0, 0);
-    let streams = super::accept(listener, load.connections)?;
+    let streams = super::accept(load, listener)?;
     let mut dialogues: Vec<Dialogue> = streams.iter().map(|_| Dialogue::new(0, load.payload)).collect();
     let kinds = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP;
     let mut streams = Streams::new(streams, kinds | EventFlags::ET)?;

@@ -32,7 +32,7 @@ const PAUSES: [Duration; 6] = [
 
 /// Sends bursts and short messages in turn, and measures how long each is on its way to its acknowledgement.
 pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::Result<Value> {
-    let stream = super::immediate(TcpStream::connect(relay)?)?;
+    let stream = load.prepare(TcpStream::connect(relay)?)?;
     let chunk = vec![0x5a; CHUNK];
     let (mut bursts, mut shorts) = (super::histogram()?, super::histogram()?);
     let (mut sent, mut received) = (0, 0);
@@ -78,8 +78,8 @@ fn exchange(mut stream: &TcpStream, chunk: &[u8], bytes: u64) -> io::Result<Dura
 }
 
 /// Acknowledges each burst and each short message with one byte.
-pub(super) fn sink(listener: &TcpListener) -> io::Result<Value> {
-    let mut stream = super::immediate(listener.accept()?.0)?;
+pub(super) fn sink(load: Load, listener: &TcpListener) -> io::Result<Value> {
+    let mut stream = load.prepare(listener.accept()?.0)?;
     let mut chunk = vec![0; CHUNK];
     let (mut sent, mut received) = (0, 0);
     for length in [BURST, SHORT].into_iter().cycle() {
