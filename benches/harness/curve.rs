@@ -26,11 +26,13 @@ pub(crate) fn draw(
 ) -> io::Result<()> {
     let lines = lines(rows, x_of);
     let y_range = 0.0..range(&lines, |(_, y)| y).end * 1.1;
-    plot(path, [title, x_label, y_label], &lines, y_range, |y| format!("{y:.0}"))
+    let corner = SeriesLabelPosition::UpperLeft;
+    plot(path, [title, x_label, y_label], &lines, y_range, |y| format!("{y:.0}"), corner)
         .map_err(|error| refused(path, &*error))
 }
 
-/// As [`draw`], but with a logarithmic axis of base 10 for the medians, which must be above 0.
+/// As [`draw`], but with a logarithmic axis of base 10 for the medians, which must be above 0. For lines that fall: the
+/// legend is on the right.
 #[allow(dead_code, reason = "each benchmark draws in one of the two ways")]
 pub(crate) fn draw_logarithmic(
     path: &Path,
@@ -43,7 +45,9 @@ pub(crate) fn draw_logarithmic(
     let lines = lines(rows, x_of);
     let Range { start, end } = range(&lines, |(_, y)| y);
     let y_range = (start * 0.8..end * 1.25).log_scale();
-    plot(path, [title, x_label, y_label], &lines, y_range, |y| format!("{y}")).map_err(|error| refused(path, &*error))
+    let corner = SeriesLabelPosition::UpperRight;
+    plot(path, [title, x_label, y_label], &lines, y_range, |y| format!("{y}"), corner)
+        .map_err(|error| refused(path, &*error))
 }
 
 fn lines(rows: &[Row], x_of: impl Fn(&Row) -> f64) -> Vec<Line<'_>> {
@@ -70,6 +74,7 @@ fn plot<Y>(
     lines: &[Line],
     y_range: Y,
     y_text: impl Fn(&f64) -> String,
+    legend: SeriesLabelPosition,
 ) -> Result<(), Box<dyn std::error::Error>>
 where
     Y: AsRangedCoord<Value = f64>,
@@ -102,7 +107,7 @@ where
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(legend)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .draw()?;

@@ -30,6 +30,11 @@ pub(crate) fn cpu() -> String {
     format!("{} x {count}", model.unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
 }
 
+/// How many tasks have been running or about to, on average over the last minute.
+pub(crate) fn load() -> Option<f64> {
+    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
 /// The command that repeats this run.
 pub(crate) fn command(bench: &str) -> String {
     let options: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();

@@ -81,6 +81,11 @@ impl Bench {
     pub(crate) fn open(name: &'static str) -> Self {
         let args = Args::parse();
         println!("{name}: commit {}, Linux {}, {}", machine::commit(), machine::kernel(), machine::cpu());
+        if let Some(load) = machine::load().filter(|load| *load >= 0.5) {
+            println!(
+                "load average {load:.1}: other work shares this machine, so of these numbers only ratios mean much"
+            );
+        }
         Bench { name, args, rows: Vec::new(), watchdog: Watchdog::start() }
     }
 
@@ -196,8 +201,8 @@ fn summarize(case: &str, names: &[&'static str], runs: &[Vec<Vec<Measure>>]) -> 
     rows
 }
 
-/// The median over the rounds of one row's value divided by the other's of the same round.
-pub(crate) fn ratio(row: &Row, baseline: &Row) -> Option<f64> {
+/// One row's value divided by the other's of the same round, over the rounds.
+pub(crate) fn ratio(row: &Row, baseline: &Row) -> Option<Spread> {
     let ratios: Vec<f64> = row
         .values
         .iter()
@@ -205,7 +210,7 @@ pub(crate) fn ratio(row: &Row, baseline: &Row) -> Option<f64> {
         .map(|(ours, theirs)| ours / theirs)
         .filter(|ratio| ratio.is_finite())
         .collect();
-    if ratios.is_empty() { None } else { Some(Spread::of(ratios).median) }
+    if ratios.is_empty() { None } else { Some(Spread::of(ratios)) }
 }
 
 fn value(measures: &[Measure], metric: &str) -> Option<f64> {
@@ -222,7 +227,7 @@ fn print_table(case: &str, baseline: &str, rows: &[Row]) {
     for row in rows {
         let base = rows.iter().find(|base| base.variant == baseline && base.metric == row.metric);
         let ratio = base.and_then(|base| ratio(row, base));
-        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.3}", ratio.median));
         let Spread { median, min, max, .. } = row.spread;
         let (variant, metric, unit) = (row.variant, row.metric, row.unit);
         println!("  {variant:<14} {metric:<18} {median:>12.3} {min:>12.3} {max:>12.3} {ratio:>7}  {unit}");

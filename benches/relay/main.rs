@@ -125,14 +125,16 @@ fn draw(record: &Path, cells: &[Cell], rows: &[Row]) -> io::Result<()> {
             cell.and_then(Cell::picture_position)
         };
         let points = |row: &&Row| row.metric == "cpu_s_per_gb" && position(&row.case).is_some();
-        let points: Vec<Row> = rows.iter().filter(points).cloned().collect();
+        let mut points: Vec<Row> = rows.iter().filter(points).cloned().collect();
+        // In the order of the rows, so that a row has one colour in all pictures that have all rows.
+        points.sort_by_key(|row| VARIANTS.iter().position(|(name, _)| *name == row.variant));
         if points.iter().all(|row| row.case == points[0].case) {
             continue;
         }
         let path = record.with_file_name(format!("relay-cpu-{connections}.svg"));
         curve::draw_logarithmic(
             &path,
-            &format!("CPU of a relay, {connections} connections, one request in flight on each"),
+            &format!("CPU of a relay, one request in flight on each connection of {connections}"),
             "bytes of a request and of its answer (bulk, one way: at 4 MiB)",
             "CPU, ns for each byte",
             &points,

@@ -17,7 +17,7 @@ pub(crate) fn print(cell: &Cell, rows: &[Row]) {
     println!("  {:<18} {:>29} {:>7}{heads}", "", cell.cost(), "ratio");
     for cost in rows.iter().filter(|row| row.metric == cell.cost()) {
         let spread = cost.spread;
-        let to_twin = twin.and_then(|twin| ratio(cost, twin)).map_or_else(dash, |ratio| format!("{ratio:.2}"));
+        let to_twin = twin.and_then(|twin| ratio(cost, twin)).map_or_else(dash, |ratio| format!("{:.2}", ratio.median));
         let digits = if cell.load.kind == Kind::Bulk { 3 } else { 1 };
         let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| format!("{value:.digits$}"));
         let line: String = columns.iter().map(|column| format!(" {:>11}", text(rows, cost.variant, column))).collect();

@@ -1,7 +1,7 @@
 //! What was hoped for, and what came of it.
 
 use crate::cells::{Cell, FORCED};
-use crate::harness::{Row, ratio};
+use crate::harness::{Row, Spread, ratio};
 use crate::load::Kind;
 
 /// The most that the route which chooses itself may cost over the best forced one, as a geometric mean of all cells.
@@ -49,7 +49,7 @@ pub(crate) fn print(cells: &[Cell], rows: &[Row]) {
     if rows.is_empty() {
         return;
     }
-    println!("\ntargets (ratios are medians of those within a round)");
+    println!("\ntargets (ratios are within a round: median, min to max)");
     print_choice(cells, rows);
     for (case, others, bar) in COST_TARGETS {
         let Some(cell) = cells.iter().find(|cell| cell.case == case) else { continue };
@@ -57,7 +57,10 @@ pub(crate) fn print(cells: &[Cell], rows: &[Row]) {
         let others: Vec<&Row> = others.iter().filter_map(|other| find(rows, case, other, cell.cost())).collect();
         let Some(other) = cheapest(&others) else { continue };
         if let Some(ratio) = ratio(auto, other) {
-            verdict(ratio <= bar, &format!("{case}: auto is {ratio:.2} of {} (bar {bar:.2})", other.variant));
+            let Spread { median, min, max, .. } = ratio;
+            let sentence =
+                format!("{case}: auto is {median:.2} ({min:.2} to {max:.2}) of {} (bar {bar:.2})", other.variant);
+            verdict(median <= bar, &sentence);
         }
     }
     print_tail(rows);
@@ -69,6 +72,7 @@ pub(crate) fn print(cells: &[Cell], rows: &[Row]) {
             }
         }
     }
+    print_batching(cells, rows);
 }
 
 /// The route that chooses itself, beside the forced ones.
@@ -80,7 +84,7 @@ fn print_choice(cells: &[Cell], rows: &[Row]) {
             FORCED.iter().filter_map(|variant| find(rows, &cell.case, variant, cell.cost())).collect();
         let Some(best) = cheapest(&forced) else { continue };
         if let Some(ratio) = ratio(auto, best) {
-            choices.push((ratio, &cell.case, best.variant));
+            choices.push((ratio.median, &cell.case, best.variant));
         }
     }
     let Some((worst, case, best)) = choices.iter().max_by(|one, other| one.0.total_cmp(&other.0)) else { return };
@@ -107,6 +111,24 @@ fn print_tail(rows: &[Row]) {
                 "tail: p99 of auto is {auto:.0} us, of epoll-splice {twin:.0} us (bar {TAIL_BEHIND_US:.0} us behind)"
             ),
         );
+    }
+}
+
+/// One enter serves many connections where many are ready.
+fn print_batching(cells: &[Cell], rows: &[Row]) {
+    let mut payloads: Vec<u64> = cells.iter().map(|cell| cell.load.payload).collect();
+    payloads.sort_unstable();
+    payloads.dedup();
+    for payload in payloads {
+        let enters: Vec<String> = cells
+            .iter()
+            .filter(|cell| cell.load.kind == Kind::PingPong && cell.load.payload == payload)
+            .filter_map(|cell| Some((cell, find(rows, &cell.case, "auto", "enters_per_request")?)))
+            .map(|(cell, row)| format!("{:.2} with {}", row.spread.median, cell.load.connections))
+            .collect();
+        if enters.len() > 1 {
+            println!("  enters of auto for each request of {payload} bytes, by connections: {}", enters.join(", "));
+        }
     }
 }
 
