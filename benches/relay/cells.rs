@@ -76,17 +76,17 @@ impl Cell {
     }
 
     fn bulk(connections: u64, smoke: bool) -> Cell {
-        let (warm_up, window) = if smoke { (50, 100) } else { (150, 500) };
+        let (warm_up, window) = if smoke { (50, 100) } else { (100, 450) };
         Cell::new(format!("bulk-{connections}"), Kind::Bulk, 0, connections, warm_up, window)
     }
 
     fn tail(smoke: bool) -> Cell {
-        let (warm_up, window) = if smoke { (100, 200) } else { (100, 2000) };
+        let (warm_up, window) = if smoke { (100, 200) } else { (100, 1500) };
         Cell::new("tail".to_owned(), Kind::Tail, 0, 1, warm_up, window)
     }
 
     fn idle(connections: u64, smoke: bool) -> Cell {
-        let (warm_up, window) = if smoke { (50, 200) } else { (300, 2000) };
+        let (warm_up, window) = if smoke { (50, 200) } else { (200, 1500) };
         Cell::new(format!("idle-{connections}"), Kind::Idle, 64, connections, warm_up, window)
     }
 

@@ -23,7 +23,7 @@
 //!   would be the row without the mark again.
 //! * `tail` and `idle-9000` leave out the rows that differ in nothing that these two look at.
 //!
-//! `cargo bench --bench relay` measures all, in 15 to 20 minutes; `-- --rounds 2` in less; `-- --cases rr-64-100,bulk-1`
+//! `cargo bench --bench relay` measures all, in about 20 minutes; `-- --rounds 2` in half of that; `-- --cases rr-64-100,bulk-1`
 //! only those; `-- --smoke` runs a few, small, in seconds. A gigabyte is 10^9 bytes.
 
 mod cells;
