@@ -17,14 +17,15 @@
 //! runs for some time before it opens, so that set-up is not in it.
 //!
 //! Not every row is in every cell:
-//! * `ring` stops at 16 connections with requests and at 64 in bulk: the kernel runs every splice of the ring on a worker
-//!   thread, for about 14 us, and we let it have 8 of them at once, so beyond that a cell shows the queue before them.
-//! * the rows with a low-water mark (`-lowat`) begin at 64 KiB: what does not flow in bulk never has its mark raised, and
-//!   would be the row without the mark again.
+//! * `ring` stops at 16 connections with requests and at 64 in bulk: the kernel runs every splice of the ring on a
+//!   worker thread, for about 14 us, and we let it have 8 of them at once, so beyond that a cell shows the queue
+//!   before them.
+//! * the rows with a low-water mark (`-lowat`) begin at 64 KiB: what does not flow in bulk never has its mark raised,
+//!   and would be the row without the mark again.
 //! * `tail` and `idle-9000` leave out the rows that differ in nothing that these two look at.
 //!
-//! `cargo bench --bench relay` measures all, in about 20 minutes; `-- --rounds 2` in half of that; `-- --cases rr-64-100,bulk-1`
-//! only those; `-- --smoke` runs a few, small, in seconds. A gigabyte is 10^9 bytes.
+//! `cargo bench --bench relay` measures all, in about 20 minutes; `-- --rounds 2` in half of that;
+//! `-- --cases rr-64-100,bulk-1` only those; `-- --smoke` runs a few, small, in seconds. A gigabyte is 10^9 bytes.
 
 mod cells;
 mod epoll;

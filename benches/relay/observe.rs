@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 /// A process that is looked at.
 #[derive(Clone, Copy)]
 pub(crate) struct Observed {
@@ -23,17 +25,26 @@ pub(crate) struct Window {
 
 /// What happened while a window was open.
 pub(crate) struct Seen {
-    pub(crate) wall: Duration,
+    wall: Duration,
     /// CPU time of all the relay's threads.
-    pub(crate) cpu: Duration,
+    cpu: Duration,
     /// How far the count went that the window was told.
-    pub(crate) count: u64,
+    count: u64,
 }
 
 struct Moment {
     at: Instant,
     cpu: Duration,
     count: u64,
+}
+
+impl Seen {
+    /// As fields of a report.
+    pub(crate) fn report(&self, report: &mut Value) {
+        report["seen_bytes"] = self.count.into();
+        report["seen_wall_ns"] = (self.wall.as_nanos() as u64).into();
+        report["seen_cpu_ns"] = (self.cpu.as_nanos() as u64).into();
+    }
 }
 
 impl Observed {

@@ -68,7 +68,7 @@ impl Carrier for Pipe {
         }
         match splice(from, &self.writer, room, meter)? {
             Some(0) => Ok(Filled::End),
-            // A short splice tells nothing: one call takes a bounded number of pieces from each of the socket's buffers.
+            // A short splice tells nothing: one call takes only so many pieces from each of the socket's buffers.
             Some(count) => {
                 self.pending += count;
                 Ok(Filled::Some(count))

@@ -118,8 +118,8 @@ impl Deadlines {
 fn set_mark(socket: &TcpStream, bytes: i32) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let length = size_of_val(&bytes) as libc::socklen_t;
-    // SAFETY: the kernel only reads `bytes`, only during the call, and `length` is its size; the descriptor is borrowed for
-    // as long. A socket whose mark cannot be set is an error of the run.
+    // SAFETY: the kernel only reads `bytes`, only during the call, and `length` is its size; the descriptor is borrowed
+    // for as long. A socket whose mark cannot be set is an error of the run.
     let outcome = unsafe {
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), length)
     };

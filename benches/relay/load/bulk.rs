@@ -61,8 +61,9 @@ pub(super) fn sink(
         }
     }
     let seen = window.finish(received)?;
-    Ok(json!({
+    let mut report = json!({
         "sent": 0, "received": received,
-        "seen_bytes": seen.count, "seen_wall_ns": seen.wall.as_nanos() as u64, "seen_cpu_ns": seen.cpu.as_nanos() as u64,
-    }))
+    });
+    seen.report(&mut report);
+    Ok(report)
 }

@@ -46,12 +46,13 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
             return Err(io::Error::other("the relay answered something that the sink had not sent"));
         }
     }
-    Ok(json!({
+    let mut report = json!({
         "sent": bytes, "received": bytes,
-        "seen_bytes": 0, "seen_wall_ns": seen.wall.as_nanos() as u64, "seen_cpu_ns": seen.cpu.as_nanos() as u64,
         "anonymous_bytes": anonymous, "idle_threads": threads, "pipes": pipes,
-        "first_ns": first.as_nanos() as u64, "p99_ns": latencies.value_at_quantile(0.99),
-    }))
+        "first_ns": first.as_nanos() as u64, "p99_ns": super::quantile(&latencies, 0.99),
+    });
+    seen.report(&mut report);
+    Ok(report)
 }
 
 fn exchange(mut stream: &TcpStream, message: &mut [u8]) -> io::Result<Duration> {

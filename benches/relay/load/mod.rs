@@ -142,6 +142,11 @@ fn histogram() -> io::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(io::Error::other)
 }
 
+/// A quantile in nanoseconds, if anything was recorded.
+fn quantile(latencies: &Histogram<u64>, share: f64) -> Option<u64> {
+    if latencies.is_empty() { None } else { Some(latencies.value_at_quantile(share)) }
+}
+
 /// Streams that are waited for together.
 struct Streams {
     poll: OwnedFd,

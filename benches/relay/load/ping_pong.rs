@@ -67,12 +67,12 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
         }
     }
     let seen = window.finish(sent + received)?;
-    let quantile = |share| if latencies.is_empty() { None } else { Some(latencies.value_at_quantile(share)) };
-    Ok(json!({
+    let mut report = json!({
         "sent": sent, "received": received,
-        "seen_bytes": seen.count, "seen_wall_ns": seen.wall.as_nanos() as u64, "seen_cpu_ns": seen.cpu.as_nanos() as u64,
-        "p50_ns": quantile(0.50), "p99_ns": quantile(0.99),
-    }))
+        "p50_ns": super::quantile(&latencies, 0.50), "p99_ns": super::quantile(&latencies, 0.99),
+    });
+    seen.report(&mut report);
+    Ok(report)
 }
 
 /// Answers each request when all of it is there.

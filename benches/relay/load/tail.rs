@@ -57,12 +57,13 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
     if (&stream).read(&mut [0; 1])? != 0 {
         return Err(io::Error::other("the relay answered something that the sink had not sent"));
     }
-    Ok(json!({
+    let mut report = json!({
         "sent": sent, "received": received,
-        "seen_bytes": seen.count, "seen_wall_ns": seen.wall.as_nanos() as u64, "seen_cpu_ns": seen.cpu.as_nanos() as u64,
-        "p50_ns": shorts.value_at_quantile(0.50), "p99_ns": shorts.value_at_quantile(0.99),
-        "burst_p50_ns": bursts.value_at_quantile(0.50), "burst_p99_ns": bursts.value_at_quantile(0.99),
-    }))
+        "p50_ns": super::quantile(&shorts, 0.50), "p99_ns": super::quantile(&shorts, 0.99),
+        "burst_p50_ns": super::quantile(&bursts, 0.50), "burst_p99_ns": super::quantile(&bursts, 0.99),
+    });
+    seen.report(&mut report);
+    Ok(report)
 }
 
 fn exchange(mut stream: &TcpStream, chunk: &[u8], bytes: u64) -> io::Result<Duration> {
