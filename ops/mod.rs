@@ -34,7 +34,7 @@
 //! | [`splice()`] | pages between a pipe and anything | the count | inline yes; in the ring `cancel()` tells the count | 5.7 | `splice.rs` |
 //! | [`splice_exact`] | as `splice`, to the last byte asked for | a result and the count | no; `cancel()` tells the count | as its steps | `splice_exact.rs` |
 //! | [`tee()`] | nothing: pages are shared between two pipes | the count | as `splice` | 5.8 | `tee.rs` |
-//! | [`relay()`], [`forward`] | a stream to a stream, both ways or one | both counts | no; `cancel()` tells the counts | as its steps | `relay/` |
+//! | [`relay()`], [`forward`] | a stream to a stream, both ways or one | both counts | `cancel()` hands back what is inside, to be resumed | as its steps | `relay/` |
 //!
 //! Versions are those of `io_uring_enter(2)`; the runtime asks the kernel itself and never compares versions.
 //!
@@ -101,7 +101,10 @@ pub use read_fixed::{FixedBytes, FixedSource, ReadFixed, read_fixed, read_fixed_
 pub use readv::{Readv, readv, readv_at};
 pub use readv_fixed::{ReadvFixed, readv_fixed, readv_fixed_at};
 pub use recv::{Recv, recv};
-pub use relay::{Flow, Forward, Forwarded, Relay, RelayRoute, Relayed, forward, relay};
+pub use relay::{
+    Flow, Forward, Forwarded, HalfClose, Limits, LiveFlow, Relay, RelayRoute, Relayed, Residue, RouteReason, Stopped,
+    StoppedForward, forward, relay,
+};
 pub use route::{End, Route, Transfer};
 pub use send::{Send, send};
 pub use send_zc::{Parts, Payload, Released, SendZc, send_vectored_zc, send_zc};

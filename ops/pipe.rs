@@ -1,10 +1,10 @@
 //! Pipes: the place where pages wait between two splices.
 //!
 //! A pipe holds *slots*, one page reference each, not bytes: sixteen one-byte writes that came by splice can fill a
-//! 64 KiB pipe. Its size can be asked for and refused, so what counts is what it got. A pipe that still holds bytes
-//! of one transfer must never carry another, so [`PipePool`] closes such a one.
+//! 64 KiB pipe. Its size can be asked for and refused, so what counts is what it got.
 
-use std::cell::{Cell, RefCell};
+mod pool;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -12,7 +12,8 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
 
-use crate::runtime::{Driver, Fd};
+use crate::runtime::Fd;
+pub(super) use pool::{PipePool, PooledPipe};
 
 /// `pipe()`: a pipe of the kernel's default size, both ends close-on-exec and non-blocking.
 ///
@@ -164,97 +165,6 @@ macro_rules! end {
 end!(PipeReader, std::io::PipeReader);
 end!(PipeWriter, std::io::PipeWriter);
 
-/// A bounded store of empty pipes of one size, one for each driver.
-///
-/// A pipe is made when none is free and the bound allows it, and closed rather than kept when it holds bytes.
-#[derive(Debug)]
-pub(crate) struct PipePool {
-    free: RefCell<Vec<Ends>>,
-    out: Cell<usize>,
-    pipes_max: usize,
-    size: usize,
-}
-
-/// A pipe out of the pool. Dropped, it is closed; [`give_back`](Self::give_back) keeps an empty one.
-#[derive(Debug)]
-pub(crate) struct PooledPipe {
-    ends: Ends,
-    place: Place,
-}
-
-#[derive(Debug)]
-struct Ends {
-    reader: PipeReader,
-    writer: PipeWriter,
-    size: usize,
-}
-
-/// One of the pipes that may be out.
-#[derive(Debug)]
-struct Place(Rc<PipePool>);
-
-impl PipePool {
-    /// The pool of this driver.
-    pub(crate) fn of(driver: &Driver) -> Rc<Self> {
-        driver.local(|| Self {
-            free: RefCell::new(Vec::new()),
-            out: Cell::new(0),
-            pipes_max: driver.config().pipes as usize,
-            size: driver.config().pipe_size as usize,
-        })
-    }
-
-    /// An empty pipe, or `None` when as many as allowed are out, or the process is out of descriptors.
-    pub(crate) fn take(self: &Rc<Self>) -> Option<PooledPipe> {
-        if self.out.get() >= self.pipes_max {
-            return None;
-        }
-        let free = self.free.borrow_mut().pop();
-        let ends = match free {
-            Some(ends) => ends,
-            None => Ends::new(self.size).ok()?,
-        };
-        self.out.set(self.out.get() + 1);
-        Some(PooledPipe { ends, place: Place(Rc::clone(self)) })
-    }
-}
-
-impl PooledPipe {
-    pub(crate) fn reader(&self) -> &PipeReader {
-        &self.ends.reader
-    }
-
-    pub(crate) fn writer(&self) -> &PipeWriter {
-        &self.ends.writer
-    }
-
-    /// The room it got, in bytes.
-    pub(crate) fn size(&self) -> usize {
-        self.ends.size
-    }
-
-    /// Return it to its pool. `inside` says how many bytes it still holds: any, and it is closed.
-    pub(crate) fn give_back(self, inside: usize) {
-        if inside == 0 {
-            self.place.0.free.borrow_mut().push(self.ends);
-        }
-    }
-}
-
-impl Ends {
-    fn new(size: usize) -> io::Result<Self> {
-        let (reader, writer) = pipe_sized(size)?;
-        let size = reader.size()?;
-        Ok(Self { reader, writer, size })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.out.set(self.0.out.get() - 1);
-    }
-}
-
 fn size_of_pipe(end: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(fcntl_getpipe_size(end)?)
 }
@@ -262,38 +172,6 @@ fn size_of_pipe(end: BorrowedFd<'_>) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn pool(pipes_max: usize) -> Rc<PipePool> {
-        Rc::new(PipePool { free: RefCell::new(Vec::new()), out: Cell::new(0), pipes_max, size: 64 * 1024 })
-    }
-
-    #[test]
-    fn a_pipe_with_residue_is_closed_and_not_reused() {
-        let pool = pool(1);
-        let pipe = pool.take().unwrap();
-        rustix::io::write(pipe.writer(), b"old bytes").unwrap();
-        pipe.give_back(9);
-        let pipe = pool.take().expect("the closed pipe makes room for a new one");
-        let mut byte = [0u8];
-        assert_eq!(rustix::io::read(pipe.reader(), &mut byte), Err(Errno::AGAIN), "a fresh pipe is empty");
-    }
-
-    #[test]
-    fn a_pipe_that_is_dropped_makes_room_for_another() {
-        let pool = pool(1);
-        drop(pool.take().unwrap());
-        assert!(pool.take().is_some(), "wherever it was dropped");
-    }
-
-    #[test]
-    fn the_pool_hands_out_no_more_than_its_bound() {
-        let pool = pool(2);
-        let first = pool.take().unwrap();
-        let _second = pool.take().unwrap();
-        assert!(pool.take().is_none());
-        first.give_back(0);
-        assert!(pool.take().is_some());
-    }
 
     #[test]
     fn a_refused_size_leaves_a_pipe_that_works() {

@@ -73,8 +73,15 @@ pub struct Splice {
 }
 
 impl Splice {
-    pub(super) fn between(from: FdHold, to: FdHold, len: usize) -> Self {
-        Self { from, from_offset: None, to, to_offset: None, len, flags: SpliceFlags::NONBLOCK }
+    pub(super) fn between(from: End, to: End, len: usize) -> Self {
+        Self {
+            from: from.hold,
+            from_offset: from.offset,
+            to: to.hold,
+            to_offset: to.offset,
+            len,
+            flags: SpliceFlags::NONBLOCK,
+        }
     }
 }
 

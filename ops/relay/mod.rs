@@ -2,94 +2,61 @@
 //!
 //! A relay is two [`Pump`]s, one for each direction, and a clock that says how long nothing has moved. An idle relay
 //! holds two polls in the ring and nothing else: no pipe, no page, no thread. Pipes come from a bounded pool when
-//! bytes arrive and go back when the last of them has left.
+//! bytes come in bulk and go back when the last of them has left.
 
+mod carrier;
+mod choice;
+mod clock;
+mod copying;
+mod flow;
+mod limits;
+mod plan;
 mod pump;
+mod stopped;
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::runtime::{Driver, Fd, Sleep, sleep_until};
+pub use flow::{Flow, LiveFlow, RelayRoute, RouteReason};
+pub use limits::Limits;
+pub use stopped::{Forwarded, Relayed, Residue, Stopped, StoppedForward};
+
+use super::End;
+use crate::runtime::{Driver, Fd};
+use clock::Clock;
 use pump::Pump;
-
-/// How a relay moves bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RelayRoute {
-    /// Splice inline where both ends can be spliced without waiting; copy where not, and for as long as no pipe is to
-    /// be had.
-    #[default]
-    Auto,
-    /// `splice(2)` without waiting, with polls in the ring.
-    Inline,
-    /// The ring's own splice, on kernel worker threads. A stream that is a pipe itself needs no pipe between, and is
-    /// spliced inline.
-    Ring,
-    /// Receive into pages of the registry, and send from them.
-    Copy,
-}
-
-/// What one direction of a relay has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
-    /// Bytes taken from the source.
-    pub bytes_in: u64,
-    /// Bytes given to the sink. What was taken and not given is lost when the relay ends.
-    pub bytes_out: u64,
-    /// Steps that moved bytes out of the source.
-    pub hops: u64,
-    /// Of those, the ones that spliced; the others copied.
-    pub hops_spliced: u64,
-    /// Whether the source has ended and the sink has been told.
-    pub is_finished: bool,
-}
-
-/// How a relay ended.
-#[derive(Debug)]
-pub struct Relayed {
-    /// `Ok` when both directions have ended. Otherwise the first error of either: `TimedOut` for the idle limit,
-    /// `ECANCELED` after a cancel, else the kernel's.
-    pub result: io::Result<()>,
-    /// From the first stream to the second.
-    pub a_to_b: Flow,
-    /// From the second stream to the first.
-    pub b_to_a: Flow,
-}
-
-/// How a [`forward`] ended.
-#[derive(Debug)]
-pub struct Forwarded {
-    /// `Ok` when the source has ended. Otherwise as for [`Relayed`].
-    pub result: io::Result<()>,
-    /// What was moved.
-    pub flow: Flow,
-}
 
 /// `relay(a, b)`: copy from each of two streams to the other until both have ended.
 ///
 /// When one source ends, the sink's write side is shut down once every byte before the end has left, and the other
-/// direction goes on. The streams stay the caller's.
+/// direction goes on; [`half_close`](Relay::half_close) can end both instead. The streams stay the caller's.
 ///
 /// A source that fails ends both directions at once. A sink that fails ends the one towards it: what its peer had
 /// answered before it went is still delivered, and the relay ends with that error when the answer has.
 ///
+/// Each direction finds its own route, and changes it when its bytes change: see [`RelayRoute`] and [`Flow`].
+///
 /// # Cancel safety
 /// Dropping it stops it at once. Bytes inside a pipe are lost: they were taken from one stream and not given to the
-/// other. [`cancel`](Relay::cancel) says how many, as the difference of the counts, after it has given the sink what
-/// the sink would take without waiting.
+/// other. [`cancel`](Relay::cancel) loses nothing: it gives the sink what the sink takes without waiting, and hands back
+/// the rest, to be resumed. [`drain`](Relay::drain) waits until all of it is delivered.
+///
+/// At any moment bytes that count as given were given, and [`Flow::inside`] are the others.
 ///
 /// # Errors
 /// In [`Relayed::result`], beside both counts:
-/// * nothing moved for the idle limit -> `TimedOut`
+/// * nothing moved for the idle limit, or the total one is over -> `TimedOut`
 /// * a peer has gone -> `EPIPE`, `ECONNRESET`
-/// * a stream that is a file on a disk -> `InvalidInput`; [`splice`](super::splice()) takes those
+/// * a file on a disk -> `InvalidInput`; [`forward`] takes those
 /// * a blocking socket with a forced splice route -> `InvalidInput`; `Auto` copies there
+/// * a TLS socket of the kernel's (`TCP_ULP`) whose next record is no data -> `EINVAL`; receive that record, and resume
 ///
 /// # Kernel
-/// With the ring route `IORING_OP_SPLICE`, since 5.7.
+/// With the ring route `IORING_OP_SPLICE`, since 5.7. The kernel's own TLS as a sink may answer a splice that must not
+/// wait with less than it took: choose [`RelayRoute::Copy`] for such a pair.
 ///
 /// # Examples
 /// ```
@@ -111,26 +78,54 @@ pub struct Forwarded {
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// With limits, and somebody who watches:
+/// ```
+/// use ringmain::{Runtime, ops::{self, Limits, net::UnixStream}};
+/// use std::time::Duration;
+///
+/// let runtime = Runtime::new()?;
+/// runtime.block_on(async {
+///     let (_client, a) = UnixStream::pair()?;
+///     let (b, _server) = UnixStream::pair()?;
+///     let mut relay = ops::relay(&a, &b)
+///         .limit_a_to_b(Limits::new().rate(1 << 20))
+///         .limit_b_to_a(Limits::new().bytes(1 << 30))
+///         .idle_timeout(Duration::from_millis(5))
+///         .total_timeout(Duration::from_secs(60));
+///     let (up, down) = relay.live();
+///     let ended = relay.await;
+///     assert_eq!(ended.result.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+///     assert_eq!((up.flow().bytes_out, down.flow().bytes_out), (0, 0));
+///     std::io::Result::Ok(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn relay(a: &impl AsRef<Fd>, b: &impl AsRef<Fd>) -> Relay {
-    let (a, b) = (a.as_ref().hold(), b.as_ref().hold());
     Relay {
-        a_to_b: Pump::new(a.clone(), b.clone()),
-        b_to_a: Pump::new(b, a),
-        idle: IdleLimit::default(),
-        cancelled: false,
+        a_to_b: Pump::new(End::from(a), End::from(b)).without_files(),
+        b_to_a: Pump::new(End::from(b), End::from(a)).without_files(),
+        clock: Clock::default(),
+        half_close: HalfClose::default(),
+        ending: None,
         failed: None,
     }
 }
 
 /// `forward(from, to)`: copy one way until the source has ended.
 ///
-/// As [`relay`], in one direction: at the end the sink's write side is shut down, if it is a socket.
+/// As [`relay`], in one direction: at the end the sink's write side is shut down, if it is a socket. A file can be
+/// either end, at its own position or, as [`End::at`], at an offset; a disk then blocks a worker thread of the kernel, and
+/// not this one. What is spliced from a file *is* the file's page cache until it has been read at the far end: see
+/// [`splice`](super::splice()), and choose [`RelayRoute::Copy`] where somebody may write to the file meanwhile.
+///
+/// A sink that is opened for appending, or has no splice (a terminal, some devices), is written to from pages.
 ///
 /// # Cancel safety
 /// As for [`relay`].
 ///
 /// # Errors
-/// As for [`relay`].
+/// As for [`relay`]; an offset for an end that has none -> `InvalidInput`.
 ///
 /// # Examples
 /// ```
@@ -150,8 +145,35 @@ pub fn relay(a: &impl AsRef<Fd>, b: &impl AsRef<Fd>) -> Relay {
 /// })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn forward(from: &impl AsRef<Fd>, to: &impl AsRef<Fd>) -> Forward {
-    Forward { pump: Pump::new(from.as_ref().hold(), to.as_ref().hold()), idle: IdleLimit::default(), cancelled: false }
+///
+/// A range of a file to a socket:
+/// ```
+/// use ringmain::{Runtime, ops::{self, End, Limits, net::UnixStream}};
+///
+/// let runtime = Runtime::new()?;
+/// runtime.block_on(async {
+///     let file = ops::fs::File::from(std::fs::File::open("Cargo.toml")?);
+///     let (sink, peer) = UnixStream::pair()?;
+///     let ended = ops::forward(End::at(&file, 1), &sink).limit(Limits::new().bytes(7)).await;
+///     ended.result?;
+///     let (result, text) = peer.recv_exact(vec![0; 7]).await;
+///     assert_eq!((result?, &text[..]), (7, &b"package"[..]));
+///     std::io::Result::Ok(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn forward(from: impl Into<End>, to: impl Into<End>) -> Forward {
+    Forward { pump: Pump::new(from.into(), to.into()), clock: Clock::default(), ending: None }
+}
+
+/// What the end of one direction means for the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HalfClose {
+    /// The sink is told, and the other direction goes on until it ends by itself.
+    #[default]
+    Forward,
+    /// The sink is told; the other direction takes no more, delivers what it has inside, and the relay ends.
+    EndBoth,
 }
 
 /// A copy between two streams, both ways: the future of [`relay`].
@@ -160,8 +182,9 @@ pub fn forward(from: &impl AsRef<Fd>, to: &impl AsRef<Fd>) -> Forward {
 pub struct Relay {
     a_to_b: Pump,
     b_to_a: Pump,
-    idle: IdleLimit,
-    cancelled: bool,
+    clock: Clock,
+    half_close: HalfClose,
+    ending: Option<Ending>,
     /// A sink has failed, and the other direction may still have something to deliver.
     failed: Option<io::Error>,
 }
@@ -171,8 +194,17 @@ pub struct Relay {
 #[must_use = "nothing moves before it is awaited"]
 pub struct Forward {
     pump: Pump,
-    idle: IdleLimit,
-    cancelled: bool,
+    clock: Clock,
+    ending: Option<Ending>,
+}
+
+/// Why a relay is about to end before its streams do.
+#[derive(Debug)]
+enum Ending {
+    /// Deliver what is inside, and end well.
+    Drain,
+    /// Take back what is with the kernel, and end with this.
+    Stop(Option<io::Error>),
 }
 
 impl Relay {
@@ -183,9 +215,34 @@ impl Relay {
         self
     }
 
-    /// End the relay when nothing has moved in either direction for this long.
+    /// Limit what goes from the first stream to the second. At the limit in bytes that direction ends; its sink is not
+    /// told of an end, as the source has not ended.
+    pub fn limit_a_to_b(mut self, limits: Limits) -> Self {
+        self.a_to_b.set_limits(limits);
+        self
+    }
+
+    /// Limit what goes from the second stream to the first. See [`limit_a_to_b`](Self::limit_a_to_b).
+    pub fn limit_b_to_a(mut self, limits: Limits) -> Self {
+        self.b_to_a.set_limits(limits);
+        self
+    }
+
+    /// Choose what the end of one direction, or its limit in bytes, means for the other.
+    pub fn half_close(mut self, policy: HalfClose) -> Self {
+        self.half_close = policy;
+        self
+    }
+
+    /// End the relay when nothing has moved in either direction for this long. What a rate holds back is not idle.
     pub fn idle_timeout(mut self, limit: Duration) -> Self {
-        self.idle.limit = Some(limit);
+        self.clock.limit_idle(limit);
+        self
+    }
+
+    /// End the relay this long after its first poll, whatever it does.
+    pub fn total_timeout(mut self, limit: Duration) -> Self {
+        self.clock.limit_total(limit);
         self
     }
 
@@ -194,15 +251,75 @@ impl Relay {
         (self.a_to_b.flow(), self.b_to_a.flow())
     }
 
-    /// Stop; await what this returns for the counts.
+    /// The same counts for others, who watch while this is awaited: from the first stream to the second, and back.
+    pub fn live(&mut self) -> (LiveFlow, LiveFlow) {
+        (self.a_to_b.live(), self.b_to_a.live())
+    }
+
+    /// Stop; await what this returns for the counts, and for what is left.
+    ///
+    /// The sinks are given what they take without waiting. The rest is in [`Relayed::stopped`].
     #[must_use = "await it to learn what was moved"]
     pub fn cancel(mut self) -> Self {
-        self.cancelled = true;
+        self.ending = Some(Ending::Stop(Some(cancelled())));
         self
     }
 
-    fn ended(&mut self, result: io::Result<()>) -> Poll<Relayed> {
-        Poll::Ready(Relayed { result, a_to_b: self.a_to_b.flow(), b_to_a: self.b_to_a.flow() })
+    /// Take no more from either source; await what this returns until all that was taken is delivered.
+    ///
+    /// The limits of time still hold. The sinks are not told of an end.
+    #[must_use = "await it to deliver what is inside"]
+    pub fn drain(mut self) -> Self {
+        if self.ending.is_none() {
+            self.ending = Some(Ending::Drain);
+            self.stop_taking();
+        }
+        self
+    }
+
+    fn stop_taking(&mut self) {
+        self.a_to_b.stop_taking();
+        self.b_to_a.stop_taking();
+    }
+
+    /// Poll both directions: ready when both have come to rest, or something ends the relay.
+    fn advance(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<io::Result<()>> {
+        let mut pending = false;
+        // Also if it has just been let go: the time until now was not idle.
+        let was_paced = self.a_to_b.is_paced() || self.b_to_a.is_paced();
+        for pump in [&mut self.a_to_b, &mut self.b_to_a] {
+            match pump.poll(cx, driver) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) if pump.sink_failed() => self.failed = self.failed.take().or(Some(error)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(self.failed.take().unwrap_or(error))),
+                Poll::Pending => pending = true,
+            }
+        }
+        if !pending {
+            return Poll::Ready(self.failed.take().map_or(Ok(()), Err));
+        }
+        if self.half_close == HalfClose::EndBoth && (self.a_to_b.has_ended() || self.b_to_a.has_ended()) {
+            let is_first = self.a_to_b.is_taking() || self.b_to_a.is_taking();
+            self.stop_taking();
+            if is_first {
+                return self.advance(cx, driver);
+            }
+        }
+        let moved = self.a_to_b.flow().total() + self.b_to_a.flow().total();
+        let is_held = was_paced || self.a_to_b.is_paced() || self.b_to_a.is_paced();
+        self.clock.poll(cx, driver, moved, is_held).map(Err)
+    }
+
+    fn ended(&mut self, result: io::Result<()>) -> Relayed {
+        let stopped = Stopped {
+            a_to_b: self.a_to_b.take_rest(),
+            b_to_a: self.b_to_a.take_rest(),
+            clock: self.clock.restarted(),
+            half_close: self.half_close,
+        };
+        let (a_to_b, b_to_a) = (stopped.a_to_b.flow(), stopped.b_to_a.flow());
+        let has_ended = self.a_to_b.has_ended() && self.b_to_a.has_ended();
+        Relayed { result, a_to_b, b_to_a, stopped: (!has_ended).then_some(stopped) }
     }
 }
 
@@ -212,36 +329,20 @@ impl Future for Relay {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Relayed> {
         let this = self.get_mut();
         let driver = Driver::current();
-        if this.cancelled {
-            let stopped = [this.a_to_b.poll_stop(cx, &driver), this.b_to_a.poll_stop(cx, &driver)];
-            return if stopped.iter().all(Poll::is_ready) { this.ended(Err(cancelled())) } else { Poll::Pending };
-        }
-        let mut pending = false;
-        let (a_to_b, b_to_a) = (this.a_to_b.poll(cx, &driver), this.b_to_a.poll(cx, &driver));
-        let sinks_failed = (this.a_to_b.sink_failed(), this.b_to_a.sink_failed());
-        for (outcome, sink_failed) in [(a_to_b, sinks_failed.0), (b_to_a, sinks_failed.1)] {
-            match outcome {
-                Poll::Ready(Ok(())) => {}
-                Poll::Ready(Err(error)) => {
-                    let is_end = !sink_failed;
-                    let first = this.failed.take().unwrap_or(error);
-                    if is_end {
-                        return this.ended(Err(first));
-                    }
-                    this.failed = Some(first);
-                }
-                Poll::Pending => pending = true,
+        if !matches!(this.ending, Some(Ending::Stop(_))) {
+            match this.advance(cx, &driver) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => return Poll::Ready(this.ended(Ok(()))),
+                // The other direction may have something with the kernel, which has to come back first.
+                Poll::Ready(Err(error)) => this.ending = Some(Ending::Stop(Some(error))),
             }
         }
-        if !pending {
-            let result = this.failed.take().map_or(Ok(()), Err);
-            return this.ended(result);
+        let stopped = [this.a_to_b.poll_stop(cx, &driver), this.b_to_a.poll_stop(cx, &driver)];
+        if stopped.iter().any(Poll::is_pending) {
+            return Poll::Pending;
         }
-        let moved = this.a_to_b.flow().total() + this.b_to_a.flow().total();
-        match this.idle.poll(cx, &driver, moved) {
-            Poll::Ready(error) => this.ended(Err(error)),
-            Poll::Pending => Poll::Pending,
-        }
+        let result = why(&mut this.ending);
+        Poll::Ready(this.ended(result))
     }
 }
 
@@ -252,9 +353,21 @@ impl Forward {
         self
     }
 
-    /// End when nothing has moved for this long.
+    /// Limit what moves. At the limit in bytes it ends well; the sink is not told of an end.
+    pub fn limit(mut self, limits: Limits) -> Self {
+        self.pump.set_limits(limits);
+        self
+    }
+
+    /// End when nothing has moved for this long. What a rate holds back is not idle.
     pub fn idle_timeout(mut self, limit: Duration) -> Self {
-        self.idle.limit = Some(limit);
+        self.clock.limit_idle(limit);
+        self
+    }
+
+    /// End this long after its first poll, whatever it does.
+    pub fn total_timeout(mut self, limit: Duration) -> Self {
+        self.clock.limit_total(limit);
         self
     }
 
@@ -263,15 +376,32 @@ impl Forward {
         self.pump.flow()
     }
 
-    /// Stop; await what this returns for the counts.
+    /// The same counts for others, who watch while this is awaited.
+    pub fn live(&mut self) -> LiveFlow {
+        self.pump.live()
+    }
+
+    /// Stop; await what this returns for the counts, and for what is left. See [`Relay::cancel`].
     #[must_use = "await it to learn what was moved"]
     pub fn cancel(mut self) -> Self {
-        self.cancelled = true;
+        self.ending = Some(Ending::Stop(Some(cancelled())));
         self
     }
 
-    fn ended(&mut self, result: io::Result<()>) -> Poll<Forwarded> {
-        Poll::Ready(Forwarded { result, flow: self.pump.flow() })
+    /// Take no more; await what this returns until all that was taken is delivered. See [`Relay::drain`].
+    #[must_use = "await it to deliver what is inside"]
+    pub fn drain(mut self) -> Self {
+        if self.ending.is_none() {
+            self.ending = Some(Ending::Drain);
+            self.pump.stop_taking();
+        }
+        self
+    }
+
+    fn ended(&mut self, result: io::Result<()>) -> Forwarded {
+        let stopped = StoppedForward { rest: self.pump.take_rest(), clock: self.clock.restarted() };
+        let flow = stopped.rest.flow();
+        Forwarded { result, flow, stopped: (!self.pump.has_ended()).then_some(stopped) }
     }
 }
 
@@ -281,70 +411,35 @@ impl Future for Forward {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Forwarded> {
         let this = self.get_mut();
         let driver = Driver::current();
-        if this.cancelled {
-            return match this.pump.poll_stop(cx, &driver) {
-                Poll::Ready(()) => this.ended(Err(cancelled())),
-                Poll::Pending => Poll::Pending,
-            };
+        if !matches!(this.ending, Some(Ending::Stop(_))) {
+            let was_paced = this.pump.is_paced();
+            match this.pump.poll(cx, &driver) {
+                Poll::Ready(Ok(())) => return Poll::Ready(this.ended(Ok(()))),
+                Poll::Ready(Err(error)) => this.ending = Some(Ending::Stop(Some(error))),
+                Poll::Pending => {
+                    let (moved, is_held) = (this.pump.flow().total(), was_paced || this.pump.is_paced());
+                    match this.clock.poll(cx, &driver, moved, is_held) {
+                        Poll::Ready(error) => this.ending = Some(Ending::Stop(Some(error))),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+            }
         }
-        match this.pump.poll(cx, &driver) {
-            Poll::Ready(result) => return this.ended(result),
-            Poll::Pending => {}
-        }
-        match this.idle.poll(cx, &driver, this.pump.flow().total()) {
-            Poll::Ready(error) => this.ended(Err(error)),
+        match this.pump.poll_stop(cx, &driver) {
+            Poll::Ready(()) => {
+                let result = why(&mut this.ending);
+                Poll::Ready(this.ended(result))
+            }
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl Flow {
-    fn total(&self) -> u64 {
-        self.bytes_in + self.bytes_out
-    }
-}
-
-/// How long nothing may move.
-///
-/// The plain version sets the timer anew for each hop. This one lets it run out, and sees then whether something has
-/// moved meanwhile: one timer operation for each limit, not for each hop.
-#[derive(Default)]
-struct IdleLimit {
-    limit: Option<Duration>,
-    seen: u64,
-    since: Option<Instant>,
-    timer: Option<Sleep>,
-}
-
-impl IdleLimit {
-    /// Ready when `moved` has not changed for the limit.
-    fn poll(&mut self, cx: &mut Context<'_>, driver: &Driver, moved: u64) -> Poll<io::Error> {
-        let Some(limit) = self.limit else { return Poll::Pending };
-        if self.since.is_none() || self.seen != moved {
-            self.seen = moved;
-            self.since = Some(driver.now());
-        }
-        let since = self.since.unwrap_or_else(|| driver.now());
-        loop {
-            let Some(deadline) = since.checked_add(limit) else { return Poll::Pending };
-            let timer = self.timer.get_or_insert_with(|| sleep_until(deadline));
-            if Pin::new(timer).poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.timer = None;
-            if driver.now() >= deadline {
-                return Poll::Ready(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("nothing moved in either direction for {limit:?}"),
-                ));
-            }
-        }
-    }
-}
-
-impl fmt::Debug for IdleLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdleLimit").field("limit", &self.limit).finish_non_exhaustive()
+/// What a relay that was stopped ends with.
+fn why(ending: &mut Option<Ending>) -> io::Result<()> {
+    match ending {
+        Some(Ending::Stop(error)) => Err(error.take().unwrap_or_else(cancelled)),
+        _ => Ok(()),
     }
 }
 

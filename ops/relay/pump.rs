@@ -1,4 +1,4 @@
-//! One direction of a relay: from a source, through a pipe or a buffer, to a sink.
+//! One direction of a relay: from a source, through a pipe or a page, to a sink.
 //!
 //! The pump knows how many bytes are inside its pipe, and that decides the one hard question, whose `EAGAIN` it was.
 //! It fills only when nothing is inside, so a source that would block is empty; it drains while something is inside,
@@ -6,10 +6,11 @@
 //! slots while its bytes look few is no special case: it is drained before it is filled again.
 //!
 //! End of file is a fill of 0 with nothing inside; only then is the sink's write side shut down, so a shutdown never
-//! overtakes a byte.
+//! overtakes a byte. The route can change where nothing is inside, and only there.
+
+mod fill;
 
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -17,110 +18,151 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::{Flow, RelayRoute};
-use crate::ops::pipe::{PipePool, PooledPipe};
+use super::carrier::{Buffer, Carrier};
+use super::choice::{Choice, hold_until};
+use super::copying::{RingCopy, give_now, only_waits};
+use super::flow::{Flow, LiveFlow, RelayRoute, RouteReason};
+use super::limits::{Limiter, Limits};
+use super::plan::Plan;
+use super::stopped::Rest;
+use crate::ops::Read;
 use crate::ops::poll::PollOnce;
-use crate::ops::route::{Kind, Permit, PermitPlace, RingPermits, is_blocking_socket};
+use crate::ops::route::{End, Kind, Permit, PermitPlace, RingPermits};
 use crate::ops::splice::Splice;
-use crate::ops::{BufResult, Read, Recv, Send, Write};
-use crate::runtime::{Driver, FdHold, FixedBuf, IoBuf, IoBufMut, Submission};
+use crate::runtime::{Driver, Sleep, Submission, sleep_until};
 
 /// Steps in one poll before other tasks get their turn: a pair that is always ready must not starve them.
 const STEPS_MAX: u32 = 16;
 
-/// Bytes that one hop copies at most.
-const COPY_BYTES: usize = 64 * 1024;
-
-/// The most that is asked of a splice in bytes when the pipe's own room is the limit.
-const SPLICE_BYTES: usize = 1 << 30;
-
-/// How often a direct splice is tried again at once when both ends say that they are ready.
-const DISAGREEMENTS_MAX: u32 = 8;
-
 #[derive(Debug)]
 pub(super) struct Pump {
-    from: FdHold,
-    to: FdHold,
+    from: End,
+    to: End,
     route: RelayRoute,
     plan: Option<Plan>,
     step: Step,
-    carrier: Carrier,
-    flow: Flow,
-    disagreements: u32,
+    work: Work,
+    live: Option<LiveFlow>,
+    /// Whether an end may be a file on a disk.
+    takes_files: bool,
+    is_taking: bool,
+    is_stopping: bool,
     sink_failed: bool,
+    disagreements: u32,
 }
 
-/// What the two ends allow, found out once.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    from: Kind,
-    to: Kind,
-    splices: bool,
-    ring: bool,
-    /// One end is a pipe itself, so that no other is needed between them.
-    direct: bool,
-}
-
-/// Where the bytes are that have left the source and not reached the sink.
+/// What a direction keeps when it is stopped, and goes on with when it is resumed.
 #[derive(Debug)]
-enum Carrier {
-    Nothing,
-    Pipe { pipe: PooledPipe, inside: usize, filled: bool },
-    Buffer { buffer: Buffer, from: usize, filled: bool },
-}
-
-/// A page of the registry, or of the heap when the registry has none to give.
-#[derive(Debug)]
-enum Buffer {
-    Leased(FixedBuf),
-    Heap(Vec<u8>),
+pub(super) struct Work {
+    pub(super) flow: Flow,
+    pub(super) carrier: Carrier,
+    limiter: Limiter,
+    choice: Choice,
 }
 
 #[derive(Debug)]
 enum Step {
+    /// Nothing is known of the ends yet.
+    Begin,
     /// Nothing is inside: take from the source.
     Fill,
     /// Something is inside: give it to the sink.
     Drain,
     AwaitSource(Submission<PollOnce>),
     AwaitSink(Submission<PollOnce>),
+    /// The source may have something, and is given the time to have more.
+    Hold(Sleep),
+    /// The rate allows nothing before then.
+    Pace(Sleep),
     /// A ring splice waits for its permit.
     Permit(Hop, PermitPlace),
     /// A ring splice is with the kernel.
     Ring(Hop, Submission<Splice>, Permit),
+    /// A read or write of a page is with the kernel.
+    Copying(Hop, Box<RingCopy>),
     Finished,
 }
 
-/// Which half of the way a ring splice is.
+/// Which part of the way a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hop {
     In,
     Out,
+    /// Both in one: an end is a pipe itself.
+    Through,
+}
+
+impl Work {
+    fn new() -> Self {
+        Self { flow: Flow::default(), carrier: Carrier::Nothing, limiter: Limiter::default(), choice: Choice::new() }
+    }
+
+    pub(super) fn into_carrier(mut self) -> Carrier {
+        std::mem::replace(&mut self.carrier, Carrier::Nothing)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.carrier.let_go();
+    }
 }
 
 impl Pump {
-    pub(super) fn new(from: FdHold, to: FdHold) -> Self {
-        // A poll first: most streams have nothing yet when a relay begins, and a pipe should not be taken for them.
-        let step = Step::AwaitSource(Submission::new(PollOnce::new(from.clone(), PollFlags::IN)));
+    pub(super) fn new(from: End, to: End) -> Self {
+        Self::resume(from, to, Work::new())
+    }
+
+    /// Go on with what another direction had begun.
+    pub(super) fn resume(from: End, to: End, work: Work) -> Self {
+        let step = if work.flow.is_finished || work.flow.has_reached_limit {
+            Step::Finished
+        } else if work.carrier.inside() > 0 {
+            Step::Drain
+        } else {
+            Step::Begin
+        };
         Self {
             from,
             to,
             route: RelayRoute::Auto,
             plan: None,
             step,
-            carrier: Carrier::Nothing,
-            flow: Flow::default(),
-            disagreements: 0,
+            work,
+            live: None,
+            takes_files: true,
+            is_taking: true,
+            is_stopping: false,
             sink_failed: false,
+            disagreements: 0,
         }
+    }
+
+    /// Refuse files on a disk, which a copy both ways makes no sense of.
+    pub(super) fn without_files(mut self) -> Self {
+        self.takes_files = false;
+        self
     }
 
     pub(super) fn set_route(&mut self, route: RelayRoute) {
         self.route = route;
     }
 
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.work.limiter = Limiter::new(limits);
+    }
+
+    pub(super) fn set_live(&mut self, live: LiveFlow) {
+        live.publish(&self.work.flow);
+        self.live = Some(live);
+    }
+
+    pub(super) fn live(&mut self) -> LiveFlow {
+        self.live.get_or_insert_default().clone()
+    }
+
     pub(super) fn flow(&self) -> Flow {
-        self.flow
+        self.work.flow
     }
 
     /// Whether what ended this with an error was its sink, so that its source may well have peers that go on.
@@ -128,31 +170,149 @@ impl Pump {
         self.sink_failed
     }
 
+    /// Whether it is its rate that keeps it from moving.
+    pub(super) fn is_paced(&self) -> bool {
+        matches!(self.step, Step::Pace(_))
+    }
+
+    /// Whether there is nothing left to do.
+    pub(super) fn has_ended(&self) -> bool {
+        self.work.flow.is_finished || self.work.flow.has_reached_limit
+    }
+
+    /// Take no more; what is inside is still delivered.
+    pub(super) fn stop_taking(&mut self) {
+        self.is_taking = false;
+        match &mut self.step {
+            Step::Ring(Hop::In | Hop::Through, splice, _) => splice.request_cancel(),
+            Step::Copying(Hop::In, read) => read.request_cancel(),
+            _ => {}
+        }
+    }
+
     /// Move until the source has ended, or an end is not ready.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<io::Result<()>> {
-        for _ in 0..STEPS_MAX {
+        let mut outcome = self.advance(cx, driver);
+        if matches!(&outcome, Poll::Ready(Err(_))) {
+            self.step = Step::Finished;
+        }
+        if !self.is_taking
+            && matches!(&outcome, Poll::Ready(Err(error)) if is_cancel(error))
+            && self.work.carrier.inside() == 0
+        {
+            // The answer of a step that was told to stop is the stop itself.
+            outcome = Poll::Ready(Ok(()));
+        }
+        self.publish();
+        outcome
+    }
+
+    /// Stop: take back what is with the kernel, and give the sink what it takes of the rest without waiting.
+    pub(super) fn poll_stop(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<()> {
+        if !std::mem::replace(&mut self.is_stopping, true) {
             match &mut self.step {
-                Step::Finished => return Poll::Ready(Ok(())),
+                Step::AwaitSource(poll) | Step::AwaitSink(poll) => poll.request_cancel(),
+                Step::Ring(_, splice, _) => splice.request_cancel(),
+                Step::Copying(_, copy) => copy.request_cancel(),
+                _ => {}
+            }
+        }
+        // An error of a step that was told to stop is the stop itself.
+        let _stopped = match &mut self.step {
+            // A poll that is merely dropped would keep the stream from its owner for another turn.
+            Step::AwaitSource(poll) | Step::AwaitSink(poll) => ready!(Pin::new(poll).poll(cx)).map(drop),
+            Step::Ring(hop, splice, _permit) => {
+                let hop = *hop;
+                let outcome = ready!(Pin::new(splice).poll(cx));
+                self.step = Step::Drain;
+                self.settle(driver, hop, outcome)
+            }
+            Step::Copying(hop, copy) => {
+                let hop = *hop;
+                let (outcome, buffer) = ready!(copy.poll(cx));
+                self.step = Step::Drain;
+                self.copied(driver, hop, outcome, buffer)
+            }
+            _ => Ok(()),
+        };
+        self.step = Step::Drain;
+        let sink_waits = self.plan.is_none_or(|plan| plan.waits_out);
+        while !sink_waits && self.work.carrier.inside() > 0 && matches!(self.drain_now(driver), Ok(true)) {}
+        self.step = Step::Finished;
+        if self.work.carrier.inside() == 0 {
+            self.work.carrier.let_go();
+        }
+        self.publish();
+        Poll::Ready(())
+    }
+
+    pub(super) fn is_taking(&self) -> bool {
+        self.is_taking
+    }
+
+    /// What is left of it, to be resumed or to be taken apart. Nothing of it may be with the kernel any more.
+    pub(super) fn take_rest(&mut self) -> Rest {
+        let mut nothing = Work::new();
+        nothing.flow = self.work.flow;
+        Rest::new(std::mem::replace(&mut self.work, nothing), self.route, self.live.clone())
+    }
+
+    fn publish(&self) {
+        if let Some(live) = &self.live {
+            live.publish(&self.work.flow);
+        }
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<io::Result<()>> {
+        for _ in 0..STEPS_MAX {
+            if !self.is_taking && self.would_take() {
+                self.step = Step::Finished;
+            }
+            match &mut self.step {
+                Step::Finished => {
+                    self.work.carrier.let_go();
+                    return Poll::Ready(Ok(()));
+                }
+                Step::Begin => {
+                    // A poll first: most streams have nothing yet when a relay begins.
+                    self.step = if self.work.limiter.is_used_up() { Step::Fill } else { self.await_source()? };
+                }
                 Step::AwaitSource(poll) => {
                     ready!(Pin::new(poll).poll(cx))?;
                     self.step = Step::Fill;
                 }
                 Step::AwaitSink(poll) => {
-                    ready!(Pin::new(poll).poll(cx))?;
+                    let outcome = ready!(Pin::new(poll).poll(cx));
+                    self.sink_failed = outcome.is_err();
+                    outcome?;
                     self.step = Step::Drain;
+                }
+                Step::Hold(timer) | Step::Pace(timer) => {
+                    ready!(Pin::new(timer).poll(cx));
+                    self.step = Step::Fill;
                 }
                 Step::Fill => self.fill(driver)?,
                 Step::Drain => self.drain(driver)?,
                 Step::Permit(hop, place) => {
                     let hop = *hop;
                     let permit = ready!(Pin::new(place).poll(cx));
-                    self.step = Step::Ring(hop, Submission::new(self.splice(hop)), permit);
+                    match self.ring_splice(driver, hop) {
+                        Ok(splice) => self.step = Step::Ring(hop, Submission::new(splice), permit),
+                        Err(step) => self.step = step,
+                    }
                 }
                 Step::Ring(hop, splice, _permit) => {
                     let hop = *hop;
                     let outcome = ready!(Pin::new(splice).poll(cx));
+                    // The worker's permit goes back here, before anything is waited for.
                     self.step = Step::Fill;
-                    self.settle(hop, outcome)?;
+                    self.settle(driver, hop, outcome)?;
+                }
+                Step::Copying(hop, copy) => {
+                    let hop = *hop;
+                    let (outcome, buffer) = ready!(copy.poll(cx));
+                    self.step = Step::Fill;
+                    self.copied(driver, hop, outcome, buffer)?;
                 }
             }
         }
@@ -160,335 +320,255 @@ impl Pump {
         Poll::Pending
     }
 
-    /// Stop: take back what is with the kernel, and give the sink what it takes of the rest without waiting.
-    pub(super) fn poll_stop(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<()> {
-        if let Step::Ring(hop, splice, _permit) = &mut self.step {
-            let hop = *hop;
-            splice.request_cancel();
-            let outcome = ready!(Pin::new(splice).poll(cx));
-            self.step = Step::Drain;
-            // An error of a splice that was told to stop is the stop itself.
-            let _stopped = self.settle(hop, outcome);
+    /// Whether the step at hand is one that takes, or waits to take, from the source.
+    fn would_take(&self) -> bool {
+        match &self.step {
+            Step::Begin | Step::Fill | Step::AwaitSource(_) | Step::Hold(_) | Step::Pace(_) => true,
+            Step::Permit(hop, _) => *hop != Hop::Out,
+            _ => false,
         }
-        if !matches!(self.step, Step::Finished) {
-            while self.inside() > 0 && matches!(self.drain_once(driver), Ok(true)) {}
-            self.step = Step::Finished;
-        }
-        self.let_go();
-        Poll::Ready(())
     }
 
     fn plan(&mut self) -> io::Result<Plan> {
         if let Some(plan) = self.plan {
             return Ok(plan);
         }
-        let (from, to) = (Kind::of(self.from.as_fd())?, Kind::of(self.to.as_fd())?);
-        for (kind, name) in [(from, "source"), (to, "sink")] {
-            if kind == Kind::Disk {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!(
-                        "the {name} of this relay is a file on a disk, which cannot be waited for; splice it instead"
-                    ),
-                ));
-            }
-        }
-        let blocking = is_blocking_socket(self.from.as_fd(), from)? || is_blocking_socket(self.to.as_fd(), to)?;
-        if blocking && matches!(self.route, RelayRoute::Inline | RelayRoute::Ring) {
+        let plan = Plan::new(&self.from, &self.to, self.route)?;
+        if !self.takes_files && (plan.from == Kind::Disk || plan.to == Kind::Disk) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "a stream of this relay is a blocking socket, on which a splice would hold the pipe's lock while it \
-                 waits; make it non-blocking, or let the relay copy",
+                "a stream of this relay is a file on a disk, which has no two ways; use forward for it",
             ));
         }
-        let plan = Plan {
-            from,
-            to,
-            splices: self.route != RelayRoute::Copy && !blocking,
-            ring: self.route == RelayRoute::Ring,
-            direct: from == Kind::Pipe || to == Kind::Pipe,
-        };
         self.plan = Some(plan);
         Ok(plan)
     }
 
-    /// Nothing is inside: one step from the source.
-    fn fill(&mut self, driver: &Driver) -> io::Result<()> {
-        let plan = self.plan()?;
-        if plan.splices && plan.direct {
-            return self.splice_direct(driver, plan);
-        }
-        if plan.splices
-            && matches!(self.carrier, Carrier::Nothing)
-            && let Some(pipe) = PipePool::of(driver).take()
-        {
-            self.carrier = Carrier::Pipe { pipe, inside: 0, filled: false };
-        }
-        if matches!(self.carrier, Carrier::Pipe { .. }) {
-            if plan.ring {
-                self.step = Step::Permit(Hop::In, RingPermits::of(driver).place());
-                return Ok(());
-            }
-            let outcome = attempt(driver, self.splice(Hop::In));
-            return self.settle(Hop::In, outcome);
-        }
-        let outcome = self.copy_in(driver, plan);
-        self.settle(Hop::In, outcome)
-    }
-
     /// Something is inside: one step to the sink.
     fn drain(&mut self, driver: &Driver) -> io::Result<()> {
-        if self.plan()?.ring && matches!(self.carrier, Carrier::Pipe { .. }) {
+        let plan = self.plan()?;
+        if plan.ring_out && self.work.carrier.is_pipe() {
             self.step = Step::Permit(Hop::Out, RingPermits::of(driver).place());
             return Ok(());
         }
-        self.drain_once(driver).map(drop)
+        self.drain_now(driver).map(drop)
     }
 
-    /// One step to the sink on this thread; false if the sink would have to be waited for.
-    fn drain_once(&mut self, driver: &Driver) -> io::Result<bool> {
-        let outcome = match &self.carrier {
-            Carrier::Pipe { .. } => attempt(driver, self.splice(Hop::Out)),
-            _ => self.copy_out(driver),
+    /// One step to the sink on this thread; false if the sink has to be waited for.
+    fn drain_now(&mut self, driver: &Driver) -> io::Result<bool> {
+        let plan = self.plan()?;
+        match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
+            Carrier::Buffer { buffer, from, filled } if plan.waits_out => {
+                self.work.carrier = Carrier::Away { from, len: buffer.len(), filled };
+                self.step = Step::Copying(Hop::Out, Box::new(RingCopy::write(&self.to, buffer, from)));
+                Ok(false)
+            }
+            Carrier::Buffer { buffer, from, filled } => {
+                let (outcome, buffer) = give_now(driver, &self.to, plan.to, buffer, from);
+                let would_block = is_would_block(&outcome);
+                self.work.carrier = Carrier::Buffer { buffer, from, filled };
+                self.settle(driver, Hop::Out, outcome)?;
+                Ok(!would_block)
+            }
+            carrier => {
+                self.work.carrier = carrier;
+                let outcome = attempt(driver, self.splice(Hop::Out, self.work.carrier.inside()));
+                let would_block = is_would_block(&outcome);
+                self.settle(driver, Hop::Out, outcome)?;
+                Ok(!would_block)
+            }
+        }
+    }
+
+    /// A copying step has come to this, and its buffer is back.
+    fn copied(&mut self, driver: &Driver, hop: Hop, outcome: io::Result<usize>, buffer: Buffer) -> io::Result<()> {
+        self.work.carrier = match (hop, &self.work.carrier) {
+            (Hop::Out, Carrier::Away { from, filled, .. }) => Carrier::Buffer { buffer, from: *from, filled: *filled },
+            _ => {
+                let filled = matches!(outcome, Ok(count) if count >= buffer.capacity());
+                Carrier::Buffer { buffer, from: 0, filled }
+            }
         };
-        let would_block = matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        self.settle(Hop::Out, outcome)?;
-        Ok(!would_block)
+        self.settle(driver, hop, outcome)
     }
 
     /// One step has come to this; what is the next?
-    fn settle(&mut self, hop: Hop, outcome: io::Result<usize>) -> io::Result<()> {
+    fn settle(&mut self, driver: &Driver, hop: Hop, outcome: io::Result<usize>) -> io::Result<()> {
         match (hop, outcome) {
+            (Hop::Through, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.blame(driver)?,
+            (Hop::Out, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.step = self.await_sink(),
             (_, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.step = match hop {
-                    Hop::In => {
-                        self.let_go();
-                        self.await_source()
-                    }
-                    Hop::Out => self.await_sink(),
-                };
+                self.work.carrier.let_go();
+                self.work.choice.pause();
+                self.step = self.await_source()?;
             }
-            (Hop::In, Ok(0)) => self.finish()?,
+            (Hop::Out, Ok(0)) => return self.fail(hop, io::Error::from(io::ErrorKind::WriteZero)),
+            (_, Ok(0)) => self.finish()?,
             (Hop::In, Ok(count)) => {
-                self.took(count);
+                self.took(driver, count);
                 self.step = Step::Drain;
             }
-            (Hop::In, Err(error)) if self.cannot_splice(&error) => {
-                // The source has no splice (procfs, some devices). Nothing has moved yet, so copying loses nothing.
-                self.let_go();
-                self.plan = self.plan.map(|plan| Plan { splices: false, ..plan });
+            (Hop::Through, Ok(count)) => {
+                self.disagreements = 0;
+                self.took(driver, count);
+                self.gave(count);
                 self.step = Step::Fill;
             }
-            (Hop::Out, Ok(0)) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
             (Hop::Out, Ok(count)) => {
-                self.flow.bytes_out += count as u64;
-                if self.gave(count) > 0 {
-                    self.step = Step::Drain;
-                } else if self.was_filled() {
-                    self.step = Step::Fill;
-                } else {
-                    // The source gave less than there was room for: it is most likely empty now, and waiting for it
-                    // lets the next hop be a fuller one.
-                    self.let_go();
-                    self.step = self.await_source();
-                }
+                self.gave(count);
+                self.work.carrier.gave(count);
+                self.step = if self.work.carrier.inside() > 0 { Step::Drain } else { self.after_hop(driver)? };
             }
-            (_, Err(error)) => {
-                self.sink_failed = hop == Hop::Out;
-                self.step = Step::Finished;
-                self.let_go();
-                return Err(error);
-            }
+            (_, Err(error)) if only_waits(&error) && !self.work.carrier.is_pipe() => self.wait_in_ring(hop, error)?,
+            (_, Err(error)) if self.cannot_splice(hop, &error) => self.copy_from_now_on(driver)?,
+            (hop, Err(error)) => return self.fail(hop, error),
         }
         Ok(())
     }
 
-    /// From the source to the sink in one splice: one of them is a pipe.
-    fn splice_direct(&mut self, driver: &Driver, plan: Plan) -> io::Result<()> {
-        let splice = Splice::between(self.from.clone(), self.to.clone(), SPLICE_BYTES);
-        match driver.attempt(splice) {
-            Ok(Ok(0)) => self.finish(),
-            Ok(Ok(count)) => {
-                self.disagreements = 0;
-                self.took(count);
-                self.flow.bytes_out += count as u64;
-                Ok(())
-            }
-            Ok(Err(error)) if self.cannot_splice(&error) => {
-                self.plan = Some(Plan { splices: false, direct: false, ..plan });
-                Ok(())
-            }
-            Ok(Err(error)) => Err(error),
-            Err(_would_block) => {
-                // Two ends and one errno: the source is looked at first, then the sink.
-                self.step = match driver.attempt(PollOnce::new(self.from.clone(), PollFlags::IN)) {
-                    Err(poll) => Step::AwaitSource(Submission::new(poll)),
-                    Ok(ready) => {
-                        ready?;
-                        match driver.attempt(PollOnce::new(self.to.clone(), PollFlags::OUT)) {
-                            // After the sink the source is tried: `fill` is where a direct splice is made.
-                            Err(poll) => Step::AwaitSource(Submission::new(poll)),
-                            Ok(ready) => {
-                                ready?;
-                                self.disagreements += 1;
-                                if self.disagreements > DISAGREEMENTS_MAX {
-                                    // Both say ready, and splice says no: a copy asks each of them by itself.
-                                    self.plan = Some(Plan { splices: false, direct: false, ..plan });
-                                }
-                                Step::Fill
-                            }
-                        }
-                    }
-                };
-                Ok(())
-            }
-        }
-    }
-
-    fn copy_in(&mut self, driver: &Driver, plan: Plan) -> io::Result<usize> {
-        let buffer = match std::mem::replace(&mut self.carrier, Carrier::Nothing) {
-            Carrier::Buffer { buffer, .. } => buffer,
-            _ => Buffer::new(driver),
-        };
-        let (outcome, buffer) = match buffer {
-            Buffer::Leased(page) => {
-                let (outcome, page) = take_from(driver, &self.from, plan.from, page);
-                (outcome, Buffer::Leased(page))
-            }
-            Buffer::Heap(bytes) => {
-                let (outcome, bytes) = take_from(driver, &self.from, plan.from, bytes);
-                (outcome, Buffer::Heap(bytes))
-            }
-        };
-        self.carrier = Carrier::Buffer { buffer, from: 0, filled: matches!(outcome, Ok(COPY_BYTES)) };
-        outcome
-    }
-
-    fn copy_out(&mut self, driver: &Driver) -> io::Result<usize> {
+    /// All that was taken has been given: fill again, or wait for more?
+    fn after_hop(&mut self, driver: &Driver) -> io::Result<Step> {
         let plan = self.plan()?;
-        let Carrier::Buffer { buffer, from, filled } = std::mem::replace(&mut self.carrier, Carrier::Nothing) else {
-            return Ok(0);
-        };
-        let (outcome, buffer) = match buffer {
-            Buffer::Leased(page) => {
-                let (outcome, page) = give_to(driver, &self.to, plan.to, page, from);
-                (outcome, Buffer::Leased(page))
-            }
-            Buffer::Heap(bytes) => {
-                let (outcome, bytes) = give_to(driver, &self.to, plan.to, bytes, from);
-                (outcome, Buffer::Heap(bytes))
-            }
-        };
-        self.carrier = Carrier::Buffer { buffer, from, filled };
-        outcome
+        if self.work.carrier.was_filled() || self.work.limiter.is_used_up() || !plan.can_poll_source() {
+            return Ok(Step::Fill);
+        }
+        // The source gave less than there was room for: it is most likely empty now, and waiting for it lets the next
+        // hop be a fuller one.
+        self.work.carrier.let_go();
+        if self.work.choice.holds() && self.is_taking {
+            return Ok(Step::Hold(sleep_until(hold_until(driver.now()))));
+        }
+        self.await_source()
+    }
+
+    /// The kernel knows no way for this page not to wait: its ring does the waiting.
+    fn wait_in_ring(&mut self, hop: Hop, error: io::Error) -> io::Result<()> {
+        let plan = self.plan()?;
+        let waits = if hop == Hop::Out { plan.waits_out } else { plan.waits_in };
+        if waits {
+            return self.fail(hop, error);
+        }
+        self.plan = Some(match hop {
+            Hop::Out => Plan { waits_out: true, ..plan },
+            _ => Plan { waits_in: true, ..plan },
+        });
+        self.step = if hop == Hop::Out { Step::Drain } else { Step::Fill };
+        Ok(())
+    }
+
+    /// An end has no splice. What is inside a pipe by now is read out of it.
+    fn copy_from_now_on(&mut self, driver: &Driver) -> io::Result<()> {
+        let plan = self.plan()?;
+        self.plan = Some(Plan { splices: Err(RouteReason::NoSplice), is_direct: false, ..plan });
+        self.step = Step::Fill;
+        let inside = self.work.carrier.inside();
+        if let Carrier::Pipe { pipe, .. } = &self.work.carrier
+            && inside > 0
+        {
+            let read = Read::new(pipe.reader().as_ref().hold(), Vec::with_capacity(inside), None);
+            let (count, bytes) = match driver.attempt(read) {
+                Ok((outcome, bytes)) => (outcome?, bytes),
+                Err(_would_block) => (0, Vec::new()),
+            };
+            assert_eq!(count, inside, "a pipe gives all that is in it at once");
+            self.work.carrier.gave(count);
+            self.work.carrier.let_go();
+            self.work.carrier = Carrier::Buffer { buffer: Buffer::Heap(bytes), from: 0, filled: true };
+            self.step = Step::Drain;
+        } else {
+            self.work.carrier.let_go();
+        }
+        Ok(())
     }
 
     /// The source has ended, and everything before the end has left: tell the sink.
     fn finish(&mut self) -> io::Result<()> {
-        self.let_go();
+        self.work.carrier.let_go();
         self.step = Step::Finished;
-        match rustix::net::shutdown(&self.to, Shutdown::Write) {
+        match rustix::net::shutdown(&self.to.hold, Shutdown::Write) {
             // A pipe ends when its last handle goes; a connection that has gone needs no end.
             Ok(()) | Err(Errno::NOTSOCK | Errno::NOTCONN) => {}
             Err(error) => return Err(error.into()),
         }
-        self.flow.is_finished = true;
+        self.work.flow.is_finished = true;
         Ok(())
     }
 
-    /// The splice for one half of the way.
-    fn splice(&self, hop: Hop) -> Splice {
-        let Carrier::Pipe { pipe, inside, .. } = &self.carrier else {
-            panic!("a splice through a pipe needs the pipe");
-        };
-        match hop {
-            Hop::In => Splice::between(self.from.clone(), pipe.writer().as_ref().hold(), SPLICE_BYTES),
-            Hop::Out => Splice::between(pipe.reader().as_ref().hold(), self.to.clone(), *inside),
-        }
+    fn fail(&mut self, hop: Hop, error: io::Error) -> io::Result<()> {
+        self.sink_failed = hop == Hop::Out;
+        self.step = Step::Finished;
+        Err(error)
     }
 
-    fn took(&mut self, count: usize) {
-        self.flow.bytes_in += count as u64;
-        self.flow.hops += 1;
-        match &mut self.carrier {
+    /// The splice for one part of the way.
+    fn splice(&self, hop: Hop, most: usize) -> Splice {
+        let (from, to) = match (&self.work.carrier, hop) {
+            (Carrier::Pipe { pipe, .. }, Hop::In) => (self.from.clone(), End::from(pipe.writer())),
+            (Carrier::Pipe { pipe, .. }, Hop::Out) => (End::from(pipe.reader()), self.to.clone()),
+            (_, Hop::Through) => (self.from.clone(), self.to.clone()),
+            _ => panic!("a splice through a pipe needs the pipe"),
+        };
+        Splice::between(from, to, most)
+    }
+
+    fn took(&mut self, driver: &Driver, count: usize) {
+        let work = &mut self.work;
+        work.flow.bytes_in += count as u64;
+        work.flow.hops += 1;
+        work.limiter.took(count as u64);
+        self.from.offset = self.from.offset.map(|offset| offset + count as u64);
+        let room = match &mut work.carrier {
             Carrier::Pipe { pipe, inside, filled } => {
                 *inside += count;
                 *filled = count >= pipe.size();
-                self.flow.hops_spliced += 1;
+                pipe.size()
             }
-            Carrier::Nothing => self.flow.hops_spliced += 1,
-            Carrier::Buffer { .. } => {}
+            Carrier::Nothing | Carrier::Away { .. } => usize::MAX,
+            Carrier::Buffer { buffer, .. } => buffer.capacity(),
+        };
+        if !matches!(work.carrier, Carrier::Buffer { .. }) {
+            work.flow.hops_spliced += 1;
         }
+        work.choice.learn(count, room, driver.now());
     }
 
-    /// Bytes that are still inside after `count` have left.
-    fn gave(&mut self, count: usize) -> usize {
-        match &mut self.carrier {
-            Carrier::Pipe { inside, .. } => *inside -= count,
-            Carrier::Buffer { from, .. } => *from += count,
-            Carrier::Nothing => {}
-        }
-        self.inside()
+    fn gave(&mut self, count: usize) {
+        self.work.flow.bytes_out += count as u64;
+        self.to.offset = self.to.offset.map(|offset| offset + count as u64);
     }
 
-    fn inside(&self) -> usize {
-        match &self.carrier {
-            Carrier::Nothing => 0,
-            Carrier::Pipe { inside, .. } => *inside,
-            Carrier::Buffer { buffer, from, .. } => buffer.len() - from,
-        }
-    }
-
-    fn was_filled(&self) -> bool {
-        matches!(self.carrier, Carrier::Pipe { filled: true, .. } | Carrier::Buffer { filled: true, .. })
-    }
-
-    /// Give the pipe or the page back.
-    fn let_go(&mut self) {
-        if let Carrier::Pipe { pipe, inside, .. } = std::mem::replace(&mut self.carrier, Carrier::Nothing) {
-            pipe.give_back(inside);
-        }
-    }
-
-    /// Whether this is the kernel saying that an end has no splice, before anything has moved through it.
-    fn cannot_splice(&self, error: &io::Error) -> bool {
+    /// Whether this is the kernel saying that an end has no splice, before anything has moved that way.
+    ///
+    /// Later the same errno means something else: a TLS socket whose next record is no data.
+    fn cannot_splice(&self, hop: Hop, error: &io::Error) -> bool {
+        let spliced_before = match hop {
+            Hop::In | Hop::Through => self.work.flow.hops_spliced > 0,
+            Hop::Out => self.work.flow.hops_spliced > 1 || !self.work.carrier.is_pipe(),
+        };
         self.route == RelayRoute::Auto
-            && self.flow.hops == 0
-            && self.plan.is_some_and(|plan| plan.splices)
+            && !spliced_before
+            && self.plan.is_some_and(|plan| plan.splices.is_ok())
             && error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
     }
 
-    fn await_source(&self) -> Step {
-        Step::AwaitSource(Submission::new(PollOnce::new(self.from.clone(), PollFlags::IN)))
+    fn await_source(&mut self) -> io::Result<Step> {
+        if !self.plan()?.can_poll_source() {
+            return Ok(Step::Fill);
+        }
+        Ok(Step::AwaitSource(Submission::new(PollOnce::new(self.from.hold.clone(), PollFlags::IN))))
     }
 
     fn await_sink(&self) -> Step {
-        Step::AwaitSink(Submission::new(PollOnce::new(self.to.clone(), PollFlags::OUT)))
+        Step::AwaitSink(Submission::new(PollOnce::new(self.to.hold.clone(), PollFlags::OUT)))
     }
 }
 
 impl Drop for Pump {
     fn drop(&mut self) {
-        // A ring splice that is still with the kernel keeps both pipe ends through its holds. Its pipe is not given
-        // back: what it will hold is not known.
-        if !matches!(self.step, Step::Ring(..)) {
-            self.let_go();
-        }
-    }
-}
-
-impl Buffer {
-    fn new(driver: &Driver) -> Self {
-        match driver.registry().try_lease(COPY_BYTES) {
-            Some(page) => Self::Leased(page),
-            None => Self::Heap(Vec::with_capacity(COPY_BYTES)),
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Self::Leased(page) => page.len(),
-            Self::Heap(bytes) => bytes.len(),
+        if matches!(self.step, Step::Ring(..)) {
+            // A ring splice that is still with the kernel keeps both pipe ends through its holds. Its pipe is not given
+            // back: what it will hold is not known.
+            self.work.carrier = Carrier::Nothing;
         }
     }
 }
@@ -497,26 +577,10 @@ fn attempt(driver: &Driver, splice: Splice) -> io::Result<usize> {
     driver.attempt(splice).unwrap_or_else(|_would_block| Err(io::Error::from(io::ErrorKind::WouldBlock)))
 }
 
-/// Take what the source has into this buffer, if it has something.
-fn take_from<B: IoBufMut>(driver: &Driver, from: &FdHold, kind: Kind, buffer: B) -> BufResult<B> {
-    // A socket is received from, because that never waits, whatever its flags; a pipe's own flags see to it.
-    if kind == Kind::Socket {
-        return driver.attempt(Recv::new(from.clone(), buffer)).unwrap_or_else(|recv| would_block(recv.into_buffer()));
-    }
-    driver.attempt(Read::new(from.clone(), buffer, None)).unwrap_or_else(|read| would_block(read.into_buffer()))
+fn is_would_block(outcome: &io::Result<usize>) -> bool {
+    matches!(outcome, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Give the sink what is in this buffer from `at` on, as much as it takes now.
-fn give_to<B: IoBuf>(driver: &Driver, to: &FdHold, kind: Kind, buffer: B, at: usize) -> BufResult<B> {
-    let rest = buffer.slice(at..);
-    let (outcome, rest) = if kind == Kind::Socket {
-        driver.attempt(Send::new(to.clone(), rest)).unwrap_or_else(|send| would_block(send.into_buffer()))
-    } else {
-        driver.attempt(Write::new(to.clone(), rest, None)).unwrap_or_else(|write| would_block(write.into_buffer()))
-    };
-    (outcome, rest.into_inner())
-}
-
-fn would_block<B>(buffer: B) -> BufResult<B> {
-    (Err(io::Error::from(io::ErrorKind::WouldBlock)), buffer)
+fn is_cancel(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::CANCELED.raw_os_error())
 }

@@ -1,0 +1,157 @@
+//! The next step from the source: how much, which way, through what.
+
+use std::io;
+
+use rustix::event::PollFlags;
+
+use super::{Hop, Pump, Step, attempt};
+use crate::ops::pipe::PipePool;
+use crate::ops::poll::PollOnce;
+use crate::ops::relay::carrier::{Buffer, Carrier};
+use crate::ops::relay::copying::{RingCopy, take_now};
+use crate::ops::relay::flow::{RelayRoute, RouteReason};
+use crate::ops::relay::limits::Allowance;
+use crate::ops::relay::plan::Plan;
+use crate::ops::route::RingPermits;
+use crate::ops::splice::Splice;
+use crate::runtime::{Driver, Submission, sleep_until};
+
+/// The most that is asked of a splice in bytes when the pipe's own room is the limit.
+const SPLICE_BYTES: usize = 1 << 30;
+
+/// How often a direct splice is tried again at once when both ends say that they are ready.
+const DISAGREEMENTS_MAX: u32 = 8;
+
+impl Pump {
+    /// Nothing is inside: one step from the source.
+    pub(super) fn fill(&mut self, driver: &Driver) -> io::Result<()> {
+        let plan = self.plan()?;
+        let reason = match plan.splices {
+            Ok(()) if plan.is_direct => return self.fill_direct(driver, plan),
+            Ok(()) if self.route != RelayRoute::Auto => RouteReason::Forced,
+            Ok(()) if plan.ring_in || plan.ring_out => RouteReason::Disk,
+            Ok(()) if self.work.choice.is_bulk() => RouteReason::Bulk,
+            Ok(()) => return self.fill_by_copy(driver, plan, RouteReason::SmallMessages),
+            Err(reason) => return self.fill_by_copy(driver, plan, reason),
+        };
+        if !self.take_pipe(driver) {
+            return self.fill_by_copy(driver, plan, RouteReason::NoPipe);
+        }
+        let route = if plan.ring_in || plan.ring_out { RelayRoute::Ring } else { RelayRoute::Inline };
+        self.work.flow.goes(route, reason);
+        if plan.ring_in {
+            self.step = Step::Permit(Hop::In, RingPermits::of(driver).place());
+            return Ok(());
+        }
+        let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
+        let outcome = attempt(driver, self.splice(Hop::In, most));
+        self.settle(driver, Hop::In, outcome)
+    }
+
+    /// Have a pipe of the size that is worth having, or as large as can be; false if there is none.
+    fn take_pipe(&mut self, driver: &Driver) -> bool {
+        let wanted = self.work.choice.pipe();
+        match &mut self.work.carrier {
+            Carrier::Pipe { pipe, .. } => {
+                let most = wanted.min(pipe.size_max());
+                if most > pipe.size() {
+                    pipe.grow(most);
+                    self.work.choice.got_pipe(pipe.size());
+                }
+            }
+            carrier => {
+                let Some(pipe) = PipePool::of(driver).take(wanted) else { return false };
+                self.work.choice.got_pipe(pipe.size());
+                *carrier = Carrier::Pipe { pipe, inside: 0, filled: false };
+            }
+        }
+        true
+    }
+
+    fn fill_by_copy(&mut self, driver: &Driver, plan: Plan, reason: RouteReason) -> io::Result<()> {
+        let room = self.work.choice.copy_bytes();
+        let Some(most) = self.allowance(driver, room) else { return Ok(()) };
+        self.work.flow.goes(RelayRoute::Copy, reason);
+        let buffer = match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
+            Carrier::Buffer { buffer, .. } if buffer.capacity() >= room => buffer,
+            mut other => {
+                other.let_go();
+                Buffer::new(driver, room)
+            }
+        };
+        if plan.waits_in {
+            self.step = Step::Copying(Hop::In, Box::new(RingCopy::read(&self.from, buffer, most)));
+            return Ok(());
+        }
+        let (outcome, buffer) = take_now(driver, &self.from, plan.from, buffer, most);
+        self.copied(driver, Hop::In, outcome, buffer)
+    }
+
+    /// From the source to the sink in one splice: one of them is a pipe.
+    fn fill_direct(&mut self, driver: &Driver, plan: Plan) -> io::Result<()> {
+        let (route, reason) = match self.route {
+            RelayRoute::Ring => (RelayRoute::Ring, RouteReason::Forced),
+            RelayRoute::Inline => (RelayRoute::Inline, RouteReason::Forced),
+            _ if plan.ring_in || plan.ring_out => (RelayRoute::Ring, RouteReason::Disk),
+            _ => (RelayRoute::Inline, RouteReason::PipeEnd),
+        };
+        self.work.flow.goes(route, reason);
+        if route == RelayRoute::Ring {
+            self.step = Step::Permit(Hop::Through, RingPermits::of(driver).place());
+            return Ok(());
+        }
+        let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
+        let outcome = attempt(driver, self.splice(Hop::Through, most));
+        self.settle(driver, Hop::Through, outcome)
+    }
+
+    /// Two ends and one errno: the source is looked at first, then the sink.
+    pub(super) fn blame(&mut self, driver: &Driver) -> io::Result<()> {
+        let ends = [(self.from.hold.clone(), PollFlags::IN), (self.to.hold.clone(), PollFlags::OUT)];
+        for (hold, events) in ends {
+            match driver.attempt(PollOnce::new(hold, events)) {
+                // After the sink the source is tried: `fill` is where a direct splice is made.
+                Err(poll) => {
+                    self.step = Step::AwaitSource(Submission::new(poll));
+                    return Ok(());
+                }
+                Ok(ready) => drop(ready?),
+            }
+        }
+        self.disagreements += 1;
+        if self.disagreements > DISAGREEMENTS_MAX {
+            // Both say ready, and splice says no: a copy asks each of them by itself.
+            self.copy_from_now_on(driver)?;
+        }
+        self.step = Step::Fill;
+        Ok(())
+    }
+
+    /// How many bytes the next step may take; `None` if it must not take any now.
+    fn allowance(&mut self, driver: &Driver, most: usize) -> Option<usize> {
+        match self.work.limiter.allow(most, driver.now()) {
+            Allowance::Bytes(count) => Some(count),
+            Allowance::From(when) => {
+                self.work.carrier.let_go();
+                self.step = Step::Pace(sleep_until(when));
+                None
+            }
+            Allowance::Nothing => {
+                self.work.flow.has_reached_limit = true;
+                self.step = Step::Finished;
+                None
+            }
+        }
+    }
+
+    /// The ring splice for one part of the way, or the step that there is to be instead.
+    pub(super) fn ring_splice(&mut self, driver: &Driver, hop: Hop) -> Result<Splice, Step> {
+        if hop == Hop::Out {
+            return Ok(self.splice(hop, self.work.carrier.inside()));
+        }
+        match self.allowance(driver, SPLICE_BYTES) {
+            Some(most) => Ok(self.splice(hop, most)),
+            None => Err(std::mem::replace(&mut self.step, Step::Finished)),
+        }
+    }
+}
