@@ -10,6 +10,7 @@ mod peers;
 mod rings;
 
 mod control;
+mod ends;
 mod model;
 
 use ringmain::ops::RelayRoute;
