@@ -460,12 +460,12 @@ fn a_relay_without_pipes_and_pages_copies_all_the_same() {
 }
 
 #[test]
-fn dropping_a_relay_gives_its_pipe_and_its_page_back() {
+fn dropping_a_relay_gives_its_slots_and_its_page_back() {
     without_hanging(|| {
         for route in ROUTES {
             let runtime = runtime();
             runtime.block_on(async {
-                let before = (runtime.driver().registry().counts(), runtime.driver().slots_used(), descriptors());
+                let before = (runtime.driver().registry().counts(), runtime.driver().slots_used());
                 for _ in 0..3 {
                     let Stuck { a, b, relay, client, server } = stuck(route).await;
                     drop(relay);
@@ -478,18 +478,10 @@ fn dropping_a_relay_gives_its_pipe_and_its_page_back() {
                 while runtime.driver().slots_used() > before.1 {
                     turn().await;
                 }
-                assert_eq!(runtime.driver().registry().counts(), before.0);
-                assert!(descriptors() <= before.2 + 2, "at most one pipe is kept");
+                assert_eq!(runtime.driver().registry().counts(), before.0, "by {route:?}");
             });
         }
     });
-}
-
-/// How many descriptors of the calling thread's process name a pipe.
-fn descriptors() -> usize {
-    let names =
-        std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    names.filter(|name| name.to_string_lossy().starts_with("pipe:")).count()
 }
 
 #[test]
