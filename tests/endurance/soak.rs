@@ -207,7 +207,7 @@ fn soak(length: Duration, connections: usize, seed: u64) {
         });
         println!("{tally:?}");
         assert!(tally.whole.get() > 0 && tally.resumed.get() > 0, "{tally:?}");
-        let pages = runtime.driver().registry().counts();
+        let pages = runtime.driver().registry().snapshot();
         assert_eq!(pages.pages_free, pages.pages_total, "a page is missing");
         assert!(pipe_ends() <= before.1 + 2 * 8, "{} pipe ends are kept", pipe_ends() - before.1);
         let kept = pipe_ends() - before.1;

@@ -251,7 +251,7 @@ fn a_terminal_is_read_and_written_through_the_ring_and_holds_no_page_while_it_is
                 runtime.block_on(async {
                     let mut relay = ops::relay(&program, &peer);
                     stays_pending(&mut relay, "nobody has typed anything").await;
-                    let idle = runtime.driver().registry().counts();
+                    let idle = runtime.driver().registry().snapshot();
                     assert_eq!((idle.pages_leased, idle.pages_in_flight), (0, 0), "an idle terminal holds a page");
                     user.write_all(b"typed").unwrap();
                     theirs.write_all(b"shown").unwrap();
@@ -259,7 +259,7 @@ fn a_terminal_is_read_and_written_through_the_ring_and_holds_no_page_while_it_is
                         stays_pending(&mut relay, "neither side has ended").await;
                     }
                     stays_pending(&mut relay, "neither side has ended").await;
-                    let idle = runtime.driver().registry().counts();
+                    let idle = runtime.driver().registry().snapshot();
                     assert_eq!((idle.pages_leased, idle.pages_in_flight), (0, 0), "nor does one that was used");
                     let ended = relay.cancel().await;
                     assert_eq!((ended.a_to_b.inside(), ended.b_to_a.inside()), (0, 0));

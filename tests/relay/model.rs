@@ -207,7 +207,7 @@ fn play(seed: u64) {
         while runtime.driver().operations_active() > 0 {
             turn().await;
         }
-        let counts = runtime.driver().registry().counts();
+        let counts = runtime.driver().registry().snapshot();
         assert_eq!((counts.pages_leased, counts.pages_in_flight), (0, 0), "a page is missing, with seed {seed}");
     });
 }
