@@ -13,6 +13,9 @@ use crate::Clock;
 /// Submits `batches` batches of `batch` NOPs: starts all of a batch, then takes the result of each.
 pub(crate) fn nops(batch: u32, batches: u32, clock: &mut Clock) -> io::Result<()> {
     let runtime = Runtime::new().map_err(io::Error::other)?;
+    if batch == 1 {
+        return runtime.block_on(one_by_one(batches, clock));
+    }
     runtime.block_on(async {
         // A combinator for any number of futures would allocate for each batch.
         let mut submissions: Vec<Submission<Nop>> = (0..batch).map(|_| nop()).collect();
@@ -26,6 +29,19 @@ pub(crate) fn nops(batch: u32, batches: u32, clock: &mut Clock) -> io::Result<()
         clock.stop();
         Ok(())
     })
+}
+
+/// A batch of one is what a program writes most: an operation, awaited.
+async fn one_by_one(batches: u32, clock: &mut Clock) -> io::Result<()> {
+    for _ in 0..batches / 16 {
+        nop().await?;
+    }
+    clock.start();
+    for _ in 0..batches {
+        nop().await?;
+    }
+    clock.stop();
+    Ok(())
 }
 
 async fn one_batch(submissions: &mut [Submission<Nop>]) -> io::Result<()> {
