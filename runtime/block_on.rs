@@ -107,6 +107,7 @@ impl Runtime {
         self.context.executor.spawn(future)
     }
 
+    #[inline]
     fn turn(&self, main: &MainWaker) {
         let Context { timers, unpark, park, .. } = &*self.context;
         let turned = park.turn(self.wait(main));
@@ -121,6 +122,7 @@ impl Runtime {
 
     /// How long the next turn may wait. The sleep is announced before it is allowed: a wake that came since the last look
     /// at the queues refuses it, and they are looked at again.
+    #[inline]
     fn wait(&self, main: &MainWaker) -> Wait {
         let Context { executor, timers, unpark, park } = &*self.context;
         while !main.is_woken() && !executor.has_ready() {
@@ -166,11 +168,13 @@ struct MainWaker {
 }
 
 impl MainWaker {
+    #[inline]
     fn is_woken(&self) -> bool {
         self.woken_here.load(Ordering::Relaxed) || self.woken.load(Ordering::Acquire)
     }
 
     /// A plain load first: most passes are not for the main future.
+    #[inline]
     fn take(&self) -> bool {
         let here = self.woken_here.load(Ordering::Relaxed);
         if here {
@@ -189,9 +193,7 @@ impl Wake for MainWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         // On the runtime's own thread the loop looks at the flag before it sleeps. During a turn the sleep is still
         // announced there, so that going through `unpark` would cost a write that only ends the next sleep early.
-        let is_own_thread =
-            context::with_current(|context| Arc::ptr_eq(&context.unpark, &self.unpark)).unwrap_or(false);
-        if is_own_thread {
+        if context::is_within(&self.unpark) {
             self.woken_here.store(true, Ordering::Relaxed);
             return;
         }

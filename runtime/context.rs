@@ -4,7 +4,7 @@
 //! after them. So nothing here assumes that the thread-local still exists. Without it wakes take the way of other
 //! threads, which always works, and only the free functions panic, with a sentence.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub(crate) struct Context {
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Context>>> = const { RefCell::new(None) };
+    /// The address of its `unpark`, 0 for none: to compare it needs no borrow, and no look whether the thread is ending.
+    static CURRENT_UNPARK: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Puts a future onto the runtime that the caller runs in, as a task of its own.
@@ -71,9 +73,20 @@ pub(crate) fn with_current<R>(look: impl FnOnce(&Rc<Context>) -> R) -> Option<R>
     CURRENT.try_with(|current| current.borrow().as_ref().map(look)).ok().flatten()
 }
 
+/// Whether the caller runs in the runtime that this belongs to.
+#[inline]
+pub(crate) fn is_within(unpark: &Arc<Unpark>) -> bool {
+    CURRENT_UNPARK.get() == Arc::as_ptr(unpark).addr()
+}
+
 /// Makes `context` the current one until the guard is dropped, also by a panic.
 pub(crate) fn enter(context: Rc<Context>) -> Entered {
-    Entered { outer: CURRENT.try_with(|current| current.replace(Some(context))).ok() }
+    let unpark = Arc::as_ptr(&context.unpark).addr();
+    let outer = CURRENT.try_with(|current| current.replace(Some(context))).ok();
+    if outer.is_some() {
+        CURRENT_UNPARK.set(unpark);
+    }
+    Entered { outer }
 }
 
 /// The time in which a context is the current one.
@@ -85,6 +98,7 @@ pub(crate) struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let Some(outer) = self.outer.take() {
+            CURRENT_UNPARK.set(outer.as_ref().map_or(0, |outer| Arc::as_ptr(&outer.unpark).addr()));
             // If the thread-local died meanwhile there is nothing to put back into.
             let inner = CURRENT.try_with(|current| current.replace(outer));
             drop(inner);

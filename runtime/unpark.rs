@@ -141,6 +141,7 @@ impl State {
         self.0.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
     }
 
+    #[inline]
     fn prepare_sleep(&self) -> bool {
         // Whoever answers an announcement that stands writes to the eventfd, and so ends the sleep that comes.
         if self.0.load(Ordering::Acquire) == ASLEEP
@@ -152,12 +153,14 @@ impl State {
         false
     }
 
+    #[inline]
     fn awake(&self) {
         if self.0.load(Ordering::Acquire) == NOTIFIED {
             self.0.swap(AWAKE, Ordering::AcqRel);
         }
     }
 
+    #[inline]
     fn stay_awake(&self) {
         if self.0.load(Ordering::Acquire) == ASLEEP {
             self.0.swap(AWAKE, Ordering::AcqRel);

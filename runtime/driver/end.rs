@@ -58,7 +58,7 @@ impl Driver {
                 else {
                     break;
                 };
-                let turned = core.turn(Wait::Until(Some(left.min(CANCEL_AGAIN))), &self.metrics);
+                let turned = core.last_turn(Wait::Until(Some(left.min(CANCEL_AGAIN))), &self.metrics);
                 drop(core);
                 // A panic of foreign code must not keep the kernel's memory from being waited for.
                 if catch_unwind(AssertUnwindSafe(|| self.carry_out())).is_err() {

@@ -70,6 +70,9 @@ pub(super) struct Waiter {
 }
 
 impl Core {
+    /// One turn, compiled into the one place that makes nearly all of them, and what each has once into it: the rare ones,
+    /// and what is rare in one, are calls.
+    #[inline(always)]
     pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         self.flush(metrics)?;
         // Those of earlier turns: what misses from here on waits for the next one.
@@ -96,13 +99,18 @@ impl Core {
                 break;
             }
             metrics.overflows.add(u64::from(self.ring.is_overflowing()));
-            self.enter(Wait::No, metrics)?;
-            self.reap(metrics);
+            self.enter_and_reap_again(metrics)?;
         }
         if !self.waiters.is_empty() {
             self.grant();
         }
         Ok(())
+    }
+
+    /// A turn of the shutdown.
+    #[inline(never)]
+    pub(super) fn last_turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
+        self.turn(wait, metrics)
     }
 
     /// Stage what is queued: cancels, then operations in the order of their first polls.
@@ -154,7 +162,7 @@ impl Core {
     }
 
     /// Push this part of the backlog; there must be space.
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, first: usize, end: usize, metrics: &Metrics) {
         let Self { ring, slots, outgoing, .. } = self;
         let mut queue = ring.stage();
@@ -173,18 +181,30 @@ impl Core {
     /// Space for this many entries, by submitting what is staged if need be. False: the kernel takes none now.
     fn make_room(&mut self, entries: usize, metrics: &Metrics) -> io::Result<bool> {
         if self.ring.space() < entries {
-            self.enter(Wait::No, metrics)?;
-            self.reap(metrics);
+            self.enter_and_reap_again(metrics)?;
         }
         Ok(self.ring.space() >= entries)
     }
 
+    #[inline(never)]
+    fn enter_and_reap_again(&mut self, metrics: &Metrics) -> io::Result<()> {
+        self.enter(Wait::No, metrics)?;
+        self.reap(metrics);
+        Ok(())
+    }
+
+    #[inline(always)]
     fn enter(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         metrics.enters.add(1);
-        let error = match self.ring.enter(wait) {
-            Ok(_taken) => return Ok(()),
-            Err(error) => error,
-        };
+        match self.ring.enter(wait) {
+            Ok(_taken) => Ok(()),
+            Err(error) => self.settle_enter(error, metrics),
+        }
+    }
+
+    /// What the kernel says to an enter; see the table at the head of this file.
+    #[cold]
+    fn settle_enter(&mut self, error: io::Error, metrics: &Metrics) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(()),
             Some(libc::EBUSY) => {
@@ -206,6 +226,7 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn reap(&mut self, metrics: &Metrics) {
         let Self { ring, slots, after, outgoing, .. } = self;
         let mut reaped = 0;
