@@ -79,9 +79,12 @@ fn data_from(file: &Side, at: u64, length: u64) -> io::Result<Option<(u64, u64)>
     let told = |errno: Errno| file.told("look for holes in", errno.into());
     match rustix::fs::seek(file.file(), SeekFrom::Data(at)) {
         Ok(start) => {
-            let end = rustix::fs::seek(file.file(), SeekFrom::Hole(start)).map_err(told)?;
-            // A file that is cut while it is looked at ends before it begins.
-            Ok((end > start).then_some((start, end)))
+            match rustix::fs::seek(file.file(), SeekFrom::Hole(start)) {
+                Ok(end) => Ok(Some((start, end))),
+                // It was cut in the meantime, and there is none any more.
+                Err(Errno::NXIO) => Ok(None),
+                Err(errno) => Err(told(errno)),
+            }
         }
         // There is none.
         Err(Errno::NXIO) => Ok(None),

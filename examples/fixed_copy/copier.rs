@@ -20,6 +20,9 @@ use crate::side::{PAGE, Side};
 use crate::signals::Stop;
 use crate::{complain, while_doing};
 
+/// Bytes of pages that a copy takes at most. They are pinned, so that nobody else can have them.
+const BUFFERS_MAX: u64 = 1 << 30;
+
 /// What is to be copied, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -41,9 +44,20 @@ pub(crate) enum Ending {
 }
 
 impl Request {
-    pub(crate) fn new(places: Places, options: &Options) -> Self {
+    /// # Errors
+    /// A sentence, if the options together ask for more than is sensible.
+    pub(crate) fn new(places: Places, options: &Options) -> io::Result<Self> {
         let Options { direct, depth, block, verify, fsync, quiet, .. } = *options;
-        Self { places, direct, depth, block, verify, fsync, quiet }
+        let bytes = u64::from(depth) * u64::from(block);
+        if bytes > BUFFERS_MAX {
+            let sentence = format!(
+                "--depth {depth} and --block {block} would take {} MiB of memory for good; choose less of one, up to {} MiB",
+                bytes >> 20,
+                BUFFERS_MAX >> 20
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
+        }
+        Ok(Self { places, direct, depth, block, verify, fsync, quiet })
     }
 }
 

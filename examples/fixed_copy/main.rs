@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> io::Result<ExitCode> {
     let stop = Stop::watch()?;
     let (Some(from), Some(to)) = (&options.from, &options.to) else { return demo::run(&stop) };
-    let request = Request::new(places::resolve(from, to)?, options);
+    let request = Request::new(places::resolve(from, to)?, options)?;
     if options.compare_cp {
         // The first to read a file pays for bringing it into memory. A run that is thrown away pays for both.
         cp::run(&request.places, options.fsync)?;

@@ -10,9 +10,10 @@ use clap::Parser;
 /// itself with cp.
 ///
 /// The copy is made under a temporary name in the directory of TO and renamed at the end, so that what has the name TO
-/// is either what was there before or the whole copy, also when this is killed. Holes of FROM are holes of the copy. It
-/// gets the permissions of FROM, less the set-id bits. A TO that is there is replaced, as cp would overwrite it; if it
-/// is a directory, the copy goes into it; if it is a symbolic link, what that leads to is replaced.
+/// is either what was there before or the whole copy, also when this is killed. Holes of FROM are holes of the copy. A
+/// FROM that grows in the meantime is copied up to the length that it had. The copy gets the permissions of FROM, less
+/// the set-id bits. A TO that is there is replaced, as cp would overwrite it; if it is a directory, the copy goes into
+/// it; if it is a symbolic link, what that leads to is replaced.
 ///
 /// SIGINT or SIGTERM ends it: the temporary file is removed, and it says how much it had moved. SIGKILL leaves that file,
 /// `.fixed_copy-PID-N`, and nothing under the name TO.

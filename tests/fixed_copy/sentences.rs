@@ -61,6 +61,8 @@ fn bad_options_are_told_with_their_bounds() {
         let sentence = folder.refused(&[option, "from", "to"]);
         assert!(sentence.contains(words), "{option}: {sentence}");
     }
+    let sentence = folder.refused(&["--depth=1024", "--block=16M", "from", "to"]);
+    assert!(sentence.contains("16384 MiB of memory") && sentence.contains("up to 1024 MiB"), "{sentence}");
     assert!(folder.refused(&["from"]).contains("<TO>"));
     assert!(folder.refused(&["--verify"]).contains("FROM"));
     assert_eq!(folder.names(), ["from"]);
