@@ -24,7 +24,7 @@ use super::completion::{Completion, Creates};
 use super::entry::Entry;
 use super::frame::{Frame, Retry};
 use super::operation::{MultishotOperation, Operation};
-use super::registry::Registry;
+use super::registry::RingPages;
 use super::sqe::{MultishotSqe, Sqe};
 use super::zero_copy::ZeroCopy;
 
@@ -77,11 +77,11 @@ impl<'a> Lent<'a> {
 }
 
 impl Body {
-    pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
+    pub(crate) fn new(pages: RingPages, takes_fixed_vectors: bool) -> Self {
         Self {
             occupant: Cell::new(None),
             held: Cell::new(false),
-            frame: RefCell::new(Frame::new(ring, registry, takes_fixed_vectors)),
+            frame: RefCell::new(Frame::new(pages, takes_fixed_vectors)),
             storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
         }
     }
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     fn body() -> Body {
-        Body::new(1, Registry::new(1).unwrap(), true)
+        Body::new(crate::Registry::new(1).unwrap().attach(false), true)
     }
 
     fn ticket() -> Ticket {

@@ -6,12 +6,14 @@ use super::block_on::Runtime;
 use super::config::Config;
 use super::driver::Driver;
 use super::error::BuildError;
+use super::registry::Registry;
 use super::ring::Script;
 
 /// How a [`Runtime`] is to be built.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     config: Config,
+    registry: Option<Registry>,
 }
 
 impl Builder {
@@ -22,13 +24,44 @@ impl Builder {
         self
     }
 
+    /// Use the pages of this registry, which other runtimes may use as well, on this thread or on others. What the
+    /// configuration says of pages is not looked at then, but for whether they are registered.
+    ///
+    /// Each ring has its own table of registered buffers: the first one pins the memory, and a later one takes over
+    /// what is pinned where the kernel can do that (Linux 6.12, 6.13 for a registry that grows; rings of different
+    /// threads only where both are built without `SINGLE_ISSUER`), or pins it once more, which counts towards
+    /// RLIMIT_MEMLOCK once more.
+    ///
+    /// # Examples
+    /// ```
+    /// use ringmain::{Registry, Runtime};
+    ///
+    /// let registry = Registry::new(64)?;
+    /// let threads = [(); 2].map(|()| {
+    ///     let registry = registry.clone();
+    ///     std::thread::spawn(move || {
+    ///         let runtime = Runtime::builder().registry(registry).build()?;
+    ///         let lease = runtime.driver().registry().try_lease(4096).expect("a page is free");
+    ///         Ok::<_, ringmain::BuildError>(lease)
+    ///     })
+    /// });
+    /// let _leases = threads.map(|thread| thread.join().expect("the thread ends"));
+    /// assert_eq!(registry.snapshot().pages_leased, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = Some(registry);
+        self
+    }
+
     /// Build the runtime on this thread, to which it stays bound.
     ///
     /// # Errors
     /// [`BuildError`] says which of kernel, seccomp, sysctl, resource limit or configuration forbids it, and what
     /// to do about it.
     pub fn build(&self) -> Result<Runtime, BuildError> {
-        Ok(Runtime::with_driver(Driver::new(&self.config)?))
+        Ok(Runtime::with_driver(Driver::build(&self.config, self.registry.as_ref())?))
     }
 
     /// Build a runtime whose kernel is played by the [`Script`], for tests of operations and of what uses them.
@@ -51,7 +84,7 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn build_scripted(&self) -> Result<(Runtime, Script), BuildError> {
-        let (driver, script) = Driver::scripted(&self.config)?;
+        let (driver, script) = Driver::build_scripted(&self.config, self.registry.as_ref())?;
         Ok((Runtime::with_driver(driver), script))
     }
 }

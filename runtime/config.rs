@@ -72,6 +72,8 @@ pub struct Config {
     pub(crate) completions: u32,
     pub(crate) operations: u32,
     pub(crate) pages: u32,
+    pub(crate) pages_max: Option<u32>,
+    pub(crate) pages_idle: Duration,
     pub(crate) register_pages: bool,
     pub(crate) zero_copy_min: u32,
     pub(crate) pipes: u32,
@@ -92,6 +94,8 @@ impl Default for Config {
             completions: 4096,
             operations: 32_768,
             pages: 1024,
+            pages_max: None,
+            pages_idle: Duration::from_secs(60),
             register_pages: true,
             zero_copy_min: 32 << 10,
             pipes: 64,
@@ -135,10 +139,28 @@ impl Config {
         self
     }
 
-    /// Pages of 4 KiB that the registry owns: at most 16,777,216. Default 1024, which is 4 MiB.
+    /// Pages of 4 KiB that the registry begins with, mapped and registered when it is built, and keeps: at most
+    /// 16,777,216. Default 1024, which is 4 MiB.
     #[must_use]
     pub fn pages(mut self, pages: u32) -> Config {
         self.pages = pages;
+        self
+    }
+
+    /// Pages of 4 KiB that the registry may grow to: at least [`pages`](Self::pages), at most 16,777,216. Default: those,
+    /// so that it does not grow.
+    ///
+    /// It grows when a lease does not fit, before anybody waits.
+    #[must_use]
+    pub fn pages_max(mut self, pages: u32) -> Config {
+        self.pages_max = Some(pages);
+        self
+    }
+
+    /// How long memory that the registry has grown by is all free before it is given back. Default 60 seconds.
+    #[must_use]
+    pub fn pages_idle(mut self, idle: Duration) -> Config {
+        self.pages_idle = idle;
         self
     }
 
@@ -256,6 +278,16 @@ impl Config {
         }
         within("operations", self.operations, 1, OPERATIONS_MAX)?;
         within("pages", self.pages, 1, PAGES_MAX)?;
+        if let Some(pages_max) = self.pages_max {
+            within("pages_max", pages_max, 1, PAGES_MAX)?;
+            if pages_max < self.pages {
+                return invalid(format!(
+                    "pages_max is {pages_max} but pages is {}: the registry begins with that many, so raise pages_max or \
+                     lower pages",
+                    self.pages
+                ));
+            }
+        }
         within("pipes", self.pipes, 1, u32::MAX)?;
         power_of_two("pipe_size", self.pipe_size, PIPE_SIZE_MIN, PIPE_SIZE_MAX)?;
         within("tasks_per_turn", self.tasks_per_turn, 1, u32::MAX)?;
@@ -354,7 +386,7 @@ mod tests {
     #[test]
     fn each_bound_is_refused_with_the_values_that_clash() {
         let sound = Config::default;
-        let rows: [(Config, &[&str]); 19] = [
+        let rows: [(Config, &[&str]); 21] = [
             (sound().entries(0), &["entries is 0"]),
             (sound().entries(100), &["entries is 100", "64 or 128"]),
             (sound().entries(65_536), &["entries is 65536", "32768"]),
@@ -365,6 +397,8 @@ mod tests {
             (sound().operations((1 << 23) + 1), &["operations is 8388609", "8388608"]),
             (sound().pages(0), &["pages is 0"]),
             (sound().pages((1 << 24) + 1), &["pages is 16777217"]),
+            (sound().pages_max((1 << 24) + 1), &["pages_max is 16777217"]),
+            (sound().pages_max(1023), &["pages_max is 1023", "pages is 1024"]),
             (sound().pipes(0), &["pipes is 0"]),
             (sound().pipe_size(2048), &["pipe_size is 2048", "4096"]),
             (sound().pipe_size(100_000), &["pipe_size is 100000", "65536 or 131072"]),

@@ -13,6 +13,7 @@ mod after;
 mod attempt;
 mod end;
 mod submit;
+mod table;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -42,13 +43,14 @@ use super::metrics::Metrics;
 use super::opcode::Opcode;
 #[cfg(test)]
 use super::opcode::OpcodeSet;
-use super::registry::Registry;
+use super::registry::{Registry, RingPages};
 use super::ring::setup::Setup;
 use super::ring::{KernelRing, Ring, Script, ScriptedRing, Wait};
 use super::time::Timers;
 use super::unpark::{ReadWakes, Unpark};
 use super::waking::Wakers;
 use after::After;
+use table::Table;
 
 /// The unit of the registry, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -71,6 +73,8 @@ pub struct Driver {
     setup: Setup,
     config: Config,
     registry: Registry,
+    /// The same as this ring sees it.
+    pages: RingPages,
     unpark: Arc<Unpark>,
     timers: Rc<Timers>,
     frame: RefCell<Frame>,
@@ -117,8 +121,13 @@ impl Driver {
     /// [`BuildError`] says which of kernel, seccomp, sysctl, resource limit or configuration forbids it, and what
     /// to do about it.
     pub fn new(config: &Config) -> Result<Rc<Self>, BuildError> {
+        Self::build(config, None)
+    }
+
+    /// The same with the pages of a registry that is there already.
+    pub(crate) fn build(config: &Config, registry: Option<&Registry>) -> Result<Rc<Self>, BuildError> {
         let (ring, setup) = KernelRing::build(config)?;
-        Self::assemble(Ring::Kernel(Box::new(ring)), setup, config)
+        Self::assemble(Ring::Kernel(Box::new(ring)), setup, config, registry)
     }
 
     /// Build a driver on a ring that a test plays.
@@ -126,9 +135,16 @@ impl Driver {
     /// # Errors
     /// [`BuildError`] if the configuration is invalid, or out of memory or descriptors.
     pub fn scripted(config: &Config) -> Result<(Rc<Self>, Script), BuildError> {
+        Self::build_scripted(config, None)
+    }
+
+    pub(crate) fn build_scripted(
+        config: &Config,
+        registry: Option<&Registry>,
+    ) -> Result<(Rc<Self>, Script), BuildError> {
         config.validate()?;
         let (ring, script) = ScriptedRing::new(config.entries as usize, config.completions as usize);
-        let driver = Self::assemble(Ring::Scripted(ring), Setup::scripted(config), config)?;
+        let driver = Self::assemble(Ring::Scripted(ring), Setup::scripted(config), config, registry)?;
         Ok((driver, script))
     }
 
@@ -138,26 +154,31 @@ impl Driver {
         let (ring, script) = ScriptedRing::new(config.entries as usize, config.completions as usize);
         let opcodes = OpcodeSet::collect(|code| unknown.iter().all(|opcode| opcode.code() != code));
         let setup = Setup { opcodes, ..Setup::scripted(config) };
-        let driver = Self::assemble(Ring::Scripted(ring), setup, config)?;
+        let driver = Self::assemble(Ring::Scripted(ring), setup, config, None)?;
         Ok((driver, script))
     }
 
-    fn assemble(mut ring: Ring, setup: Setup, config: &Config) -> Result<Rc<Self>, BuildError> {
+    fn assemble(
+        mut ring: Ring,
+        setup: Setup,
+        config: &Config,
+        registry: Option<&Registry>,
+    ) -> Result<Rc<Self>, BuildError> {
         // Two rings of one number would believe each other's completions (I3).
         let id = NEXT_RING
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1))
             .expect("a process builds fewer than 4 billion rings");
         let takes_fixed_vectors = setup.supports(Opcode::ReadvFixed);
-        let bytes = u64::from(config.pages) * PAGE_BYTES;
-        let registry = Registry::new(config.pages as usize).map_err(|error| {
-            BuildError::refused(Demand { doing: format!("map the registry's {} pages", config.pages), bytes }, error)
-        })?;
-        if config.register_pages {
-            match ring.register(&registry) {
-                Ok(()) => registry.set_registered(id),
-                Err(error) => registry.set_refused(&error),
-            }
-        }
+        let registry = match registry {
+            Some(registry) => registry.clone(),
+            None => Registry::with_config(config).map_err(|error| {
+                let bytes = u64::from(config.pages) * PAGE_BYTES;
+                let doing = format!("map the registry's {} pages", config.pages);
+                BuildError::refused(Demand { doing, bytes }, error)
+            })?,
+        };
+        let table = Table::attach(&registry, &mut ring, config.register_pages);
+        let pages = table.pages().clone();
         let timers = Rc::new(Timers::new(ring.clock()));
         let has_unpark = matches!(ring, Ring::Kernel(_));
         let unpark = Arc::new(Unpark::new().map_err(|error| {
@@ -166,7 +187,8 @@ impl Driver {
         let driver = Rc::new(Self {
             core: RefCell::new(Core {
                 ring,
-                slots: Slots::new(id, registry.clone(), takes_fixed_vectors),
+                table,
+                slots: Slots::new(id, pages.clone(), takes_fixed_vectors),
                 outgoing: Outgoing::default(),
                 waiters: VecDeque::new(),
                 granted: BTreeSet::new(),
@@ -182,8 +204,9 @@ impl Driver {
             config: config.clone(),
             unpark,
             timers,
-            frame: RefCell::new(Frame::new(id, registry.clone(), takes_fixed_vectors)),
+            frame: RefCell::new(Frame::new(pages.clone(), takes_fixed_vectors)),
             registry,
+            pages,
             locals: RefCell::new(HashMap::new()),
             metrics: Metrics::default(),
             guest: Guest::default(),
@@ -247,6 +270,7 @@ impl Driver {
     /// # Panics
     /// With the payload of a waker, or of an operation's drop, that panicked; every other one has run by then.
     pub fn turn(&self, wait: Wait) -> io::Result<()> {
+        let wait = self.trim_pages(wait);
         let mut core = self.core.borrow_mut();
         if let Some(waker) = core.wakers.forget_unused() {
             // Dropping a waker is foreign code.
@@ -260,7 +284,9 @@ impl Driver {
             self.arm_unpark();
             core = self.core.borrow_mut();
         }
+        core.sync_table();
         let outcome = core.turn(wait, &self.metrics);
+        let news = core.table.take_news();
         // Nearly always what is left to do is to wake one task, which needs neither a second borrow nor a catch.
         let wake = core.after.take_sole_wake();
         self.guest.turning.set(false);
@@ -272,6 +298,9 @@ impl Driver {
             }
         }
         drop(core);
+        if let Some(news) = news {
+            self.tell_registry(*news);
+        }
         match wake {
             Some(waking) => self.wake(waking),
             None => self.carry_out(),
@@ -289,7 +318,7 @@ impl Driver {
         let timer = self.timers.next_deadline();
         let core = self.core.borrow();
         let cancel = (!core.outgoing.missed.is_empty()).then(|| core.ring.now() + CANCEL_MISSED_PAUSE);
-        timer.into_iter().chain(cancel).min()
+        timer.into_iter().chain(cancel).chain(self.pages.arena().next_trim()).min()
     }
 
     /// An eventfd that is readable when a turn has something to do: completions, wakes from other threads, and

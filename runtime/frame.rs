@@ -9,7 +9,7 @@ use super::body::Heading;
 use super::buf::Ticket;
 use super::completion::Creates;
 use super::entry::Entry;
-use super::registry::{Kind, Registry};
+use super::registry::{Kind, RingPages};
 use super::zero_copy::ZeroCopy;
 
 /// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
@@ -26,8 +26,7 @@ pub(crate) struct Frame {
     pub(crate) flights: Vec<(usize, usize)>,
     /// The result is out and the kernel keeps these regions until its notification.
     is_notifying: bool,
-    pub(crate) registry: Registry,
-    pub(crate) ring: u32,
+    pub(crate) pages: RingPages,
     pub(crate) vectors: Vec<libc::iovec>,
     /// Whether the kernel takes several vectors over registered memory in one entry.
     pub(crate) takes_fixed_vectors: bool,
@@ -58,7 +57,7 @@ const _: () = assert!(
 );
 
 impl Frame {
-    pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
+    pub(crate) fn new(pages: RingPages, takes_fixed_vectors: bool) -> Self {
         Self {
             entry: Entry::default(),
             ticket: Ticket::NONE,
@@ -67,8 +66,7 @@ impl Frame {
             closing: None,
             flights: Vec::new(),
             is_notifying: false,
-            registry,
-            ring,
+            pages,
             vectors: Vec::new(),
             takes_fixed_vectors,
             message: None,
@@ -110,7 +108,7 @@ impl Frame {
         self.is_notifying = false;
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
-            self.registry.begin_flight(kind, address, len);
+            self.pages.begin_flight(kind, address, len);
         }
     }
 
@@ -119,7 +117,7 @@ impl Frame {
         self.is_notifying = true;
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
-            self.registry.await_notification(kind, address, len);
+            self.pages.await_notification(kind, address, len);
         }
     }
 
@@ -129,9 +127,9 @@ impl Frame {
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
             if self.is_notifying {
-                self.registry.end_notification(address, len);
+                self.pages.end_notification(address, len);
             } else {
-                self.registry.end_flight(kind, address, len);
+                self.pages.end_flight(kind, address, len);
             }
         }
     }
@@ -139,7 +137,7 @@ impl Frame {
     #[inline]
     pub(crate) fn lends(&mut self, region: NonNull<u8>, len: usize) {
         let address = region.addr().get();
-        if self.registry.contains(address, len) {
+        if self.pages.contains(address, len) {
             self.flights.push((address, len));
         }
     }
@@ -148,8 +146,8 @@ impl Frame {
     pub(crate) fn common_buffer(&self) -> Option<u16> {
         let regions = self.vectors.len().max(1);
         let (&(first, _), rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
-        let index = self.registry.entry_of(first).filter(|_| self.registry.is_registered_on(self.ring))?;
-        rest.iter().all(|&(address, _)| self.registry.entry_of(address) == Some(index)).then_some(index)
+        let index = self.pages.entry_of(first)?;
+        rest.iter().all(|&(address, _)| self.pages.entry_of(address) == Some(index)).then_some(index)
     }
 }
 

@@ -47,7 +47,7 @@ use super::buf::Ticket;
 use super::completion::{Answer, Completion, Creates, is_interrupted};
 use super::frame::Retry;
 use super::operation::Operation;
-use super::registry::Registry;
+use super::registry::RingPages;
 use super::ring::Cqe;
 use super::sqe::poll_entry;
 use super::waking::Waking;
@@ -90,6 +90,16 @@ impl Key {
     pub(crate) fn cancel_user_data(self) -> u64 {
         self.0 | CANCEL
     }
+}
+
+/// The `user_data` of the completion that says that the kernel has let go of registered memory: no slot has its index.
+pub(crate) fn tag(number: u64) -> u64 {
+    Key::new(INDEX_MAX as usize, number).0
+}
+
+/// Whether this `user_data` is one of [`tag`].
+pub(crate) fn is_tag(user_data: u64) -> bool {
+    user_data & INDEX_MAX == INDEX_MAX && !is_cancel(user_data)
 }
 
 /// Whether this `user_data` is that of a cancel.
@@ -237,7 +247,7 @@ pub(crate) struct Slots {
     spare: Vec<Rc<Slot>>,
     /// How many vacant slots are still being emptied.
     emptying: usize,
-    registry: Registry,
+    pages: RingPages,
     ring: u32,
     sequence: u64,
     active: usize,
@@ -288,12 +298,12 @@ pub(crate) enum Next {
 }
 
 impl Slots {
-    pub(crate) fn new(ring: u32, registry: Registry, takes_fixed_vectors: bool) -> Self {
+    pub(crate) fn new(ring: u32, pages: RingPages, takes_fixed_vectors: bool) -> Self {
         Self {
             slots: Vec::new(),
             spare: Vec::new(),
             emptying: 0,
-            registry,
+            pages,
             ring,
             sequence: 0,
             active: 0,
@@ -345,7 +355,7 @@ impl Slots {
             descriptor: Cell::new(None),
             items: RefCell::default(),
             waking: Cell::new(None),
-            body: Body::new(self.ring, self.registry.clone(), self.takes_fixed_vectors),
+            body: Body::new(self.pages.clone(), self.takes_fixed_vectors),
         });
         self.slots.push(Rc::clone(&slot));
         slot

@@ -55,7 +55,7 @@ pub use fd::{Fd, FdHold};
 pub use metrics::{Counter, Metrics};
 pub use opcode::Opcode;
 pub use operation::{MultishotOperation, Operation};
-pub use registry::{FixedBuf, Holder, InFlightPages, Lease, Registry, SharedBuf, Snapshot};
+pub use registry::{FixedBuf, Holder, InFlightPages, Lease, LeaseMany, Registry, SharedBuf, Snapshot};
 pub use ring::setup::Setup;
 pub use ring::{Pending, Script, Wait};
 pub use rustix::event::PollFlags;

@@ -12,10 +12,11 @@ const UNSAFE: &[(&str, usize)] = &[
     ("runtime/body.rs", 13),
     ("runtime/buf.rs", 20),
     ("runtime/completion.rs", 1),
-    ("runtime/registry/arena.rs", 9),
+    ("runtime/registry/mapping.rs", 10),
+    ("runtime/registry/segment.rs", 2),
     ("runtime/ring/attempt.rs", 23),
-    ("runtime/ring/kernel.rs", 17),
-    ("runtime/ring/mod.rs", 3),
+    ("runtime/ring/kernel.rs", 19),
+    ("runtime/ring/mod.rs", 5),
     ("runtime/ring/scripted.rs", 3),
 ];
 

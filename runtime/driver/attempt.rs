@@ -21,7 +21,7 @@ impl Driver {
         let frame = match &mut shared {
             Ok(frame) => &mut **frame,
             Err(_) => {
-                spare = Frame::new(self.id, self.registry.clone(), self.setup.supports(Opcode::ReadvFixed));
+                spare = Frame::new(self.pages.clone(), self.setup.supports(Opcode::ReadvFixed));
                 &mut spare
             }
         };

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Weak;
 use std::time::Duration;
 
-use super::{DRIVERS, Driver};
+use super::turn::Core;
+use super::{DRIVERS, Driver, table};
 use crate::runtime::ring::{Ring, Wait};
 
 /// How long shutdown waits for completions before it sends its cancels once more: an operation that a worker thread
@@ -73,9 +74,8 @@ impl Driver {
                 }
             }
             let leaked = core.slots.leak_held();
-            let registered = self.registry.is_registered_on(self.id);
-            self.registry.set_unregistered(self.id);
-            let unregistered = if leaked == 0 && registered { core.ring.unregister() } else { Ok(()) };
+            let Core { ring, table, .. } = &mut *core;
+            let unregistered = table.detach(&self.registry, ring, leaked == 0);
             if leaked > 0 {
                 self.registry.leak();
             }
@@ -85,6 +85,9 @@ impl Driver {
             let last = core.wakers.forget_last();
             drop(core);
             drop(ring);
+            if leaked == 0 {
+                table::forget(&self.pages);
+            }
             if let Err(error) = unregistered {
                 tracing::warn!(%error, "the registry's pages stay pinned until the ring is gone");
             }
@@ -93,7 +96,7 @@ impl Driver {
             }
             self.carry_out();
             drop(last);
-            if registered && leaked == 0 && !self.registry.is_registered() {
+            if leaked == 0 && self.pages.slot().is_some() && !self.registry.is_attached() {
                 self.registry.report_holders("the last runtime of the registry has shut down");
             }
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::Admission;
 use super::after::After;
+use super::table::Table;
 use crate::runtime::abi;
 use crate::runtime::body::Lent;
 use crate::runtime::entry::Entry;
@@ -38,6 +39,7 @@ pub(super) const CANCEL_MISSED_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct Core {
     pub(super) ring: Ring,
+    pub(super) table: Table,
     pub(super) slots: Slots,
     pub(super) outgoing: Outgoing,
     /// In the order of their places, so that one of many is found by halving.
@@ -228,12 +230,13 @@ impl Core {
 
     #[inline(always)]
     fn reap(&mut self, metrics: &Metrics) {
-        let Self { ring, slots, after, outgoing, .. } = self;
+        let Self { ring, table, slots, after, outgoing, .. } = self;
         let mut reaped = 0;
         for cqe in ring.reap() {
             reaped += 1;
             match slots.complete(cqe) {
                 Some(waking) => after.wake(waking),
+                None if table.is_released(cqe.user_data) => {}
                 None => outgoing.settle(cqe, slots, after, metrics),
             }
         }

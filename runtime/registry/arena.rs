@@ -1,96 +1,101 @@
-//! The memory itself: one mapping, and segments of it that nobody else can reach.
+//! One registry's memory: chunks of it, who has the pages, who waits for some, and which rings have registered what.
 //!
 //! The kernel checks a registered buffer by address and keeps its pages by reference, so memory that is registered
-//! must never be unmapped, moved or handed to two holders while an operation may touch it. Everything that proves
-//! this is in this file: the mapping is made once and unmapped when the last [`Segment`] and the last handle are gone
-//! (I5), and a [`Segment`] is made only from pages that the ledger has just taken out of its free pages, or by cutting
-//! another one in two (I4). The rest of the registry is safe code on top.
-#![allow(unsafe_code, reason = "maps, unmaps and hands out the registered memory; nothing else in the registry does")]
+//! must never be unmapped, moved or handed to two holders while an operation may touch it. The addresses are reserved
+//! once and unmapped when the last [`Segment`] and the last handle are gone (I5); the memory behind a chunk is given back
+//! only when all of it is free and each ring has let go of it.
+//!
+//! Locks are taken in this order: queue, magazine, stripe of the ledger. No foreign code runs under any of them.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::panic::Location;
-use std::ptr::{self, NonNull};
-use std::slice;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
-
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::time::{Duration, Instant};
 
 use super::holders::Holders;
+use super::layout::Layout;
 use super::ledger::{Hold, Kind, Ledger};
-use super::queue::{Grant, Queue, wake_all};
+use super::mapping::Mapping;
+use super::pool::Run;
+use super::queue::{Later, Queue};
 use super::registration::Registration;
+use super::rings::{RingSet, RingSlot};
+use super::segment::Segment;
 use super::snapshot::Snapshot;
 use super::{PAGE_BYTES, pages_of};
 
-/// The longest buffer that one entry of the kernel's table may describe (`io_sqe_buffer_register`: `SZ_1G`).
-const ENTRY_BYTES_MAX: usize = 1 << 30;
-/// The most entries that the kernel's table has (`IORING_MAX_REG_BUFFERS`, `1U << 14`).
-const ENTRIES_MAX: usize = 1 << 14;
-/// The size and alignment of a huge page, which the kernel pins and accounts for as one.
-const HUGE_BYTES: usize = 2 << 20;
-
 /// Where a lease was asked for.
-type Place = &'static Location<'static>;
+pub(super) type Place = &'static Location<'static>;
 
-/// One mapping of zeroed pages, the record of who holds each, and the rings that have it registered.
+/// What a chunk needs when it is taken from and grown, without the queue for it.
+pub(super) struct Ground {
+    pub(super) layout: Layout,
+    pub(super) mapping: Mapping,
+    pub(super) ledger: Ledger,
+    chunks: Box<[ChunkRings]>,
+    /// Rises whenever a ring's table of buffers may have to follow.
+    generation: AtomicU64,
+    /// A chunk may be all free, and so be given back after a time.
+    pub(super) has_idle: AtomicBool,
+}
+
+/// Which rings have a chunk in their tables.
+#[derive(Debug, Default)]
+struct ChunkRings {
+    /// Operations of these may name it by index.
+    registered: RingSet,
+    /// Those of these may also still be about to register it or to let go of it: its memory stays.
+    pinning: RingSet,
+}
+
+/// A change that a ring has to make to its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableChange {
+    /// Register this chunk; it is pinned already.
+    Register(usize),
+    /// Clear the entry of this chunk, and tell when the kernel has let go of it.
+    Clear(usize),
+}
+
 pub(crate) struct Arena {
-    mapping: Mapping,
-    entry_pages: usize,
-    ledger: Ledger,
+    pub(super) ground: Ground,
     queue: Mutex<Queue>,
     pub(super) holders: Holders,
     /// Handles: when the last one goes, leases that are left are suspect.
     pub(super) handles: AtomicUsize,
     pub(super) registrations: AtomicU64,
-    pub(super) registration: RwLock<Registration>,
+    pub(super) registration: Mutex<Registration>,
+    /// How long a chunk is all free before it is given back.
+    idle: Duration,
 }
 
 impl Arena {
-    /// Maps `pages` pages of 4 KiB, to be registered as entries of at most 1 GiB.
-    pub(super) fn new(pages: usize) -> io::Result<Arc<Self>> {
-        Self::with_entry_pages(pages, ENTRY_BYTES_MAX / PAGE_BYTES)
-    }
-
-    /// The same with smaller entries, so that a test can meet their borders.
-    pub(super) fn with_entry_pages(pages: usize, entry_pages: usize) -> io::Result<Arc<Self>> {
-        assert!(entry_pages > 0, "an entry of the registry holds at least one page");
-        if pages == 0 {
-            return Err(invalid("a registry needs at least one page; ask for one or more".to_owned()));
-        }
-        if pages.div_ceil(entry_pages) > ENTRIES_MAX {
-            return Err(invalid(format!(
-                "a registry of {pages} pages needs more than the {ENTRIES_MAX} entries that the kernel's table has; \
-                 ask for at most {} pages",
-                ENTRIES_MAX.saturating_mul(entry_pages)
-            )));
-        }
-        let bytes = pages.checked_mul(PAGE_BYTES).ok_or_else(|| {
-            invalid(format!("a registry of {pages} pages is larger than the address space; ask for fewer pages"))
-        })?;
-        let ledger = Ledger::new(pages);
-        ledger.map(0..pages);
+    pub(super) fn new(layout: Layout, idle: Duration) -> io::Result<Arc<Self>> {
+        let bytes = layout.end().checked_mul(PAGE_BYTES).expect("the table of buffers bounds the length");
+        let ground = Ground {
+            layout,
+            mapping: Mapping::reserve(bytes)?,
+            ledger: Ledger::new(layout.pages_max()),
+            chunks: (0..layout.chunks()).map(|_| ChunkRings::default()).collect(),
+            generation: AtomicU64::new(0),
+            has_idle: AtomicBool::new(false),
+        };
+        let mut queue = Queue::new(layout);
+        (0..layout.first_chunks()).try_for_each(|chunk| queue.open(chunk, &ground))?;
         Ok(Arc::new(Self {
-            mapping: Mapping::new(bytes)?,
-            entry_pages,
-            ledger,
-            queue: Mutex::new(Queue::new(pages, entry_pages)),
+            ground,
+            queue: Mutex::new(queue),
             holders: Holders::default(),
             handles: AtomicUsize::new(0),
             registrations: AtomicU64::new(0),
-            registration: RwLock::default(),
+            registration: Mutex::default(),
+            idle,
         }))
-    }
-
-    /// The address and length in bytes of each entry to register, in the order of their indices.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
-        let entry_bytes = self.entry_pages * PAGE_BYTES;
-        (0..self.mapping.bytes)
-            .step_by(entry_bytes)
-            .map(move |start| (self.mapping.at(start), entry_bytes.min(self.mapping.bytes - start)))
     }
 
     /// Makes this memory live as long as the process (I5): the kernel did not let go of it in the time allowed.
@@ -98,96 +103,83 @@ impl Arena {
         std::mem::forget(Arc::clone(self));
     }
 
-    /// Whether a living ring has this memory registered.
-    pub(super) fn is_registered(&self) -> bool {
-        self.registration.read().unwrap_or_else(PoisonError::into_inner).is_anywhere()
+    pub(super) fn try_take(self: &Arc<Self>, run: Run, place: Place) -> Option<Segment> {
+        let grant = self.locked(|queue, later| queue.try_take(run, &self.ground, later))?;
+        Some(Segment::new(Arc::clone(self), grant, place))
     }
 
-    /// The longest lease, in bytes, that could ever be granted: a lease never crosses an entry.
-    pub(super) fn lease_bytes_max(&self) -> usize {
-        (self.entry_pages * PAGE_BYTES).min(self.mapping.bytes)
+    /// Takes all of the runs at once if nobody waits and they are there; else takes a place at the end of the queue.
+    pub(super) fn take_or_wait(
+        self: &Arc<Self>,
+        runs: &[Run],
+        waker: &Waker,
+        place: Place,
+    ) -> Result<Vec<Segment>, u64> {
+        // Cloned and, where it is not needed, dropped with nothing locked: both are foreign code.
+        let mut waker = Some(waker.clone());
+        let outcome = self.locked(|queue, later| {
+            let grants = queue.try_take_all(runs, &self.ground, later);
+            grants.ok_or_else(|| queue.wait(runs.to_vec(), waker.take().expect("the waker is taken once")))
+        });
+        outcome.map(|grants| grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
     }
 
-    pub(super) fn try_take(self: &Arc<Self>, bytes: usize, place: Place) -> Option<Segment> {
-        let grant = self.queue().try_take(bytes, &self.ledger)?;
-        Some(self.segment(grant, place))
-    }
-
-    /// Takes `bytes` at once if nobody waits and they are there; else takes a place at the end of the queue.
-    pub(super) fn take_or_wait(self: &Arc<Self>, bytes: usize, waker: Waker, place: Place) -> Result<Segment, u64> {
-        // The waker outlives the guard where it is not needed: dropping it is foreign code.
-        let mut unused = Some(waker);
-        let outcome = {
-            let mut queue = self.queue();
-            match queue.try_take(bytes, &self.ledger) {
-                Some(grant) => Ok(grant),
-                None => Err(queue.wait(bytes, unused.take().expect("the waker is taken once"))),
-            }
-        };
-        outcome.map(|grant| self.segment(grant, place))
+    pub(super) fn try_take_all(self: &Arc<Self>, runs: &[Run], place: Place) -> Option<Vec<Segment>> {
+        let grants = self.locked(|queue, later| queue.try_take_all(runs, &self.ground, later))?;
+        Some(grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
     }
 
     /// What was granted to this place in the queue, if anything was; else remembers whom to wake.
-    pub(super) fn collect(self: &Arc<Self>, ticket: u64, waker: Waker, place: Place) -> Option<Segment> {
-        // The waker that is not needed any more is dropped after the guard: that is foreign code.
-        let (grant, _unneeded) = self.queue().collect(ticket, waker);
-        grant.map(|grant| self.segment(grant, place))
+    pub(super) fn collect(self: &Arc<Self>, ticket: u64, waker: &Waker, place: Place) -> Option<Vec<Segment>> {
+        let waker = waker.clone();
+        let (grants, unneeded) = self.locked(|queue, _later| queue.collect(ticket, waker));
+        drop(unneeded);
+        Some(grants?.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
     }
 
     /// Gives up a place in the queue, with what may have been granted to it.
     pub(super) fn abandon(&self, ticket: u64) {
-        let mut woken = Vec::new();
-        let waker = self.queue().abandon(ticket, &self.ledger, &mut woken);
+        let waker = self.locked(|queue, later| queue.abandon(ticket, &self.ground, later));
         drop(waker);
-        wake_all(woken);
     }
 
-    /// Counts one more operation of the kernel on the pages of these bytes.
+    /// One segment less has these bytes.
+    pub(super) fn release(&self, bytes: &Range<usize>, hold: Hold) {
+        let freed = self.ground.ledger.release(pages_of(bytes), hold);
+        if !freed.is_empty() {
+            self.locked(|queue, later| queue.release(freed, &self.ground, later));
+        }
+    }
+
     pub(super) fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.ledger.begin_flight(kind, self.pages_at(addr, len));
+        self.ground.ledger.begin_flight(kind, self.pages_at(addr, len));
     }
 
-    /// Counts one operation of the kernel less on the pages of these bytes.
     pub(super) fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.ledger.end_flight(kind, self.pages_at(addr, len));
+        self.ground.ledger.end_flight(kind, self.pages_at(addr, len));
     }
 
-    /// An operation on these bytes has given its result, and the kernel keeps them until its notification.
     pub(super) fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
-        self.ledger.await_notification(kind, self.pages_at(addr, len));
+        self.ground.ledger.await_notification(kind, self.pages_at(addr, len));
     }
 
     pub(super) fn end_notification(&self, addr: usize, len: usize) {
-        self.ledger.end_notification(self.pages_at(addr, len));
+        self.ground.ledger.end_notification(self.pages_at(addr, len));
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let mut snapshot = Snapshot {
-            chunks_mapped: self.entries().count() as u64,
-            registrations: self.registrations.load(Ordering::Relaxed),
-            ..Snapshot::default()
-        };
-        self.queue().count(&mut snapshot);
-        self.ledger.count(&mut snapshot);
+        let mut snapshot =
+            Snapshot { registrations: self.registrations.load(Ordering::Relaxed), ..Snapshot::default() };
+        self.locked(|queue, _later| queue.count(&mut snapshot));
+        self.ground.ledger.count(&mut snapshot);
         snapshot
     }
 
-    /// The entry whose memory `addr` is in.
-    pub(super) fn entry_of(&self, addr: usize) -> Option<u16> {
-        let offset = self.offset_of(addr, 1)?;
-        u16::try_from(offset / (self.entry_pages * PAGE_BYTES)).ok()
-    }
-
-    /// Where in the arena these bytes begin, if they lie in it and in one entry of it.
+    /// Where in the arena these bytes begin, if they lie in it and in one chunk of it.
     pub(super) fn offset_of(&self, addr: usize, len: usize) -> Option<usize> {
-        let offset = addr.checked_sub(self.mapping.base.addr().get())?;
-        let end = offset.checked_add(len).filter(|end| *end <= self.mapping.bytes)?;
-        self.is_in_one_entry(&(offset..end)).then_some(offset)
-    }
-
-    fn is_in_one_entry(&self, bytes: &Range<usize>) -> bool {
-        let entry_bytes = self.entry_pages * PAGE_BYTES;
-        bytes.is_empty() || bytes.start / entry_bytes == (bytes.end - 1) / entry_bytes
+        let offset = addr.checked_sub(self.ground.mapping.base_addr())?;
+        let end = offset.checked_add(len)?;
+        self.ground.layout.chunk_at(&(offset..end)).map(|_chunk| offset)
     }
 
     fn pages_at(&self, addr: usize, len: usize) -> Range<usize> {
@@ -196,217 +188,152 @@ impl Arena {
         offset.map_or(0..0, |offset| pages_of(&(offset..offset + len)))
     }
 
-    fn segment(self: &Arc<Self>, grant: Grant, place: Place) -> Segment {
-        let start = grant.first_page * PAGE_BYTES;
-        let id = self.holders.add(place, grant.bytes);
-        Segment { arena: Arc::clone(self), bytes: start..start + grant.bytes, hold: Hold::Exclusive, id }
+    /// Runs under the lock; then warns and wakes.
+    fn locked<T>(&self, work: impl FnOnce(&mut Queue, &mut Later) -> T) -> T {
+        let mut later = Later::default();
+        // What asserts in there does so before a page could be taken for free: a queue that a panic left behind is
+        // still right.
+        let outcome = work(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner), &mut later);
+        later.carry_out();
+        outcome
+    }
+}
+
+/// What rings do with the chunks.
+impl Arena {
+    /// Address and length in bytes of a chunk.
+    pub(crate) fn region(&self, chunk: usize) -> (NonNull<u8>, usize) {
+        let pages = self.ground.layout.pages_of(chunk);
+        (self.ground.mapping.at(pages.start * PAGE_BYTES), pages.len() * PAGE_BYTES)
     }
 
-    fn release(&self, bytes: &Range<usize>, hold: Hold) {
-        let freed = self.ledger.release(pages_of(bytes), hold);
-        if !freed.is_empty() {
-            let mut woken = Vec::new();
-            self.queue().release(freed, &self.ledger, &mut woken);
-            wake_all(woken);
+    /// How many chunks the registry begins with. They stay, so that one call registers them all.
+    pub(crate) fn first_chunks(&self) -> usize {
+        self.ground.layout.first_chunks()
+    }
+
+    /// How many chunks there can be.
+    pub(crate) fn chunks(&self) -> usize {
+        self.ground.layout.chunks()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.ground.generation.load(Ordering::Acquire)
+    }
+
+    /// This ring is about to register the chunk, so that its memory has to stay.
+    pub(crate) fn pin(&self, chunk: usize, ring: RingSlot) {
+        self.ground.chunks[chunk].pinning.insert(ring);
+    }
+
+    /// This ring has registered the chunk, which it had pinned.
+    pub(crate) fn set_registered(&self, chunk: usize, ring: RingSlot) {
+        self.ground.chunks[chunk].registered.insert(ring);
+        self.registrations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What this ring has to change in its table; chunks to be registered are pinned by it from here on.
+    pub(crate) fn table_changes(&self, ring: RingSlot) -> Vec<TableChange> {
+        self.locked(|queue, _later| {
+            let grown = self.first_chunks()..self.chunks();
+            let change = |chunk: usize| {
+                let rings = &self.ground.chunks[chunk];
+                if queue.is_live(chunk) && !rings.pinning.contains(ring) {
+                    rings.pinning.insert(ring);
+                    return Some(TableChange::Register(chunk));
+                }
+                (queue.is_draining(chunk) && rings.registered.remove(ring)).then_some(TableChange::Clear(chunk))
+            };
+            grown.filter_map(change).collect()
+        })
+    }
+
+    pub(crate) fn is_draining(&self, chunk: usize) -> bool {
+        self.locked(|queue, _later| queue.is_draining(chunk))
+    }
+
+    /// The kernel has let go of what this ring had registered of the chunk, or has refused to register it.
+    pub(crate) fn unpin(&self, chunk: usize, ring: RingSlot) {
+        self.locked(|queue, later| {
+            self.ground.chunks[chunk].pinning.remove(ring);
+            queue.settle_draining(chunk, &self.ground, later);
+        });
+    }
+
+    /// This ring has nothing registered any more.
+    pub(crate) fn forget_ring(&self, ring: RingSlot) {
+        self.locked(|queue, later| {
+            for (chunk, rings) in self.ground.chunks.iter().enumerate() {
+                rings.registered.remove(ring);
+                if rings.pinning.remove(ring) {
+                    queue.settle_draining(chunk, &self.ground, later);
+                }
+            }
+        });
+    }
+
+    /// Operations of this ring name nothing by index any more; what it has registered stays pinned.
+    pub(crate) fn set_unregistered(&self, ring: RingSlot) {
+        self.ground.chunks.iter().for_each(|rings| _ = rings.registered.remove(ring));
+    }
+
+    /// The index by which an operation of this ring names the memory at this address.
+    pub(super) fn entry_of(&self, addr: usize, ring: RingSlot) -> Option<u16> {
+        let offset = self.offset_of(addr, 1)?;
+        let chunk = self.ground.layout.chunk_of(offset / PAGE_BYTES);
+        self.ground.chunks[chunk].registered.contains(ring).then_some(u16::try_from(chunk).ok()?)
+    }
+
+    /// Whether any ring has these bytes registered.
+    pub(super) fn is_registered_at(&self, bytes: &Range<usize>) -> bool {
+        let chunk = self.ground.layout.chunk_at(bytes);
+        chunk.is_some_and(|chunk| !self.ground.chunks[chunk].registered.is_empty())
+    }
+
+    /// Gives back chunks that have been all free since so long before `now`.
+    pub(super) fn shrink(&self, now: Instant, idle: Duration) -> usize {
+        self.locked(|queue, later| queue.shrink(now, idle, &self.ground, later))
+    }
+
+    /// Gives back chunks that are long unused.
+    pub(crate) fn trim(&self, now: Instant) {
+        self.shrink(now, self.idle);
+    }
+
+    /// When the next chunk will be long unused.
+    pub(crate) fn next_trim(&self) -> Option<Instant> {
+        if !self.ground.has_idle.load(Ordering::Relaxed) {
+            return None;
         }
+        self.locked(|queue, _later| queue.next_drain(self.idle, &self.ground))
+    }
+}
+
+impl Ground {
+    /// Puts memory behind a chunk and counts its pages as free.
+    pub(super) fn open(&self, chunk: usize) -> io::Result<()> {
+        let pages = self.layout.pages_of(chunk);
+        self.mapping.open(&pages)?;
+        self.ledger.map(pages);
+        Ok(())
     }
 
-    /// No foreign code runs while the queue is locked, and what asserts in there does so before a page could be
-    /// taken for free: a queue that a panic left behind is still right.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Gives the memory of a chunk back, if no ring has it.
+    pub(super) fn close(&self, chunk: usize) -> Option<io::Result<()>> {
+        if !self.chunks[chunk].pinning.is_empty() {
+            return None;
+        }
+        Some(self.mapping.close(self.ledger.unmap(self.layout.pages_of(chunk))))
+    }
+
+    /// Tells each ring to look at its table.
+    pub(super) fn announce(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
     }
 }
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arena").field("base", &self.mapping.base).field("snapshot", &self.snapshot()).finish()
+        f.debug_struct("Arena").field("layout", &self.ground.layout).field("snapshot", &self.snapshot()).finish()
     }
-}
-
-/// A range of bytes of an arena that belongs to one holder alone; its pages go back when it is dropped.
-pub(super) struct Segment {
-    arena: Arc<Arena>,
-    /// I4: no two segments have a byte in common, and each page of this range counts this holder.
-    bytes: Range<usize>,
-    hold: Hold,
-    /// In the list of holders.
-    id: u64,
-}
-
-impl Segment {
-    pub(super) fn arena(&self) -> &Arc<Arena> {
-        &self.arena
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    pub(super) fn bytes(&self) -> &[u8] {
-        let start = self.arena.mapping.at(self.bytes.start).as_ptr();
-        // SAFETY: I4, I5: the range lies in the mapping, which the `Arc` keeps mapped and which was zeroed when it was
-        // made; the only way to write to it is `bytes_mut` of this segment, which needs it exclusively, or an
-        // operation, which owns the segment. Tested by `leases_never_overlap_and_counts_always_sum`.
-        unsafe { slice::from_raw_parts(start, self.bytes.len()) }
-    }
-
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        let start = self.arena.mapping.at(self.bytes.start).as_ptr();
-        // SAFETY: I4, I5: as in `bytes`; and no two segments have a byte in common, so that an exclusive borrow of the
-        // segment is one of its bytes. Tested by `leases_never_overlap_and_counts_always_sum`.
-        unsafe { slice::from_raw_parts_mut(start, self.bytes.len()) }
-    }
-
-    /// Cuts this segment in two; `self` keeps the first `at` bytes.
-    pub(super) fn split_off(&mut self, at: usize) -> Self {
-        assert!(at <= self.bytes.len(), "cannot split a lease of {} bytes at byte {at}", self.bytes.len());
-        let cut = self.bytes.start + at;
-        // Only a cut inside a page leaves that page with one holder more.
-        if !cut.is_multiple_of(PAGE_BYTES) && cut != self.bytes.start && cut != self.bytes.end {
-            self.arena.ledger.share(cut / PAGE_BYTES, self.hold);
-        }
-        let id = self.arena.holders.split(self.id, at, self.bytes.end - cut);
-        let rest = Self { arena: Arc::clone(&self.arena), bytes: cut..self.bytes.end, hold: self.hold, id };
-        self.bytes.end = cut;
-        rest
-    }
-
-    /// Joins the segment that begins where this one ends; else gives it back.
-    pub(super) fn unsplit(&mut self, mut next: Self) -> Result<(), Self> {
-        let cut = self.bytes.end;
-        let is_alike = Arc::ptr_eq(&self.arena, &next.arena) && self.hold == next.hold;
-        let is_adjacent = is_alike && cut == next.bytes.start;
-        let both = self.bytes.start..next.bytes.end;
-        if !is_adjacent || !self.arena.is_in_one_entry(&both) {
-            return Err(next);
-        }
-        let (has_front, has_back) = (!self.bytes.is_empty(), !next.bytes.is_empty());
-        // From here on the bytes are this segment's, and the other one has none to release.
-        next.bytes.start = next.bytes.end;
-        self.bytes = both;
-        self.arena.holders.resize(self.id, self.bytes.len());
-        // A page that was cut had a holder for each part.
-        if has_front && has_back && !cut.is_multiple_of(PAGE_BYTES) {
-            self.arena.ledger.join(cut / PAGE_BYTES, self.hold);
-        }
-        Ok(())
-    }
-
-    /// From now on its pages count as held in this way.
-    pub(super) fn set_hold(&mut self, hold: Hold) {
-        if self.hold != hold {
-            self.arena.ledger.rehold(pages_of(&self.bytes), self.hold, hold);
-            self.hold = hold;
-        }
-    }
-
-    /// The largest power of two, in bytes, that the address is a multiple of; at most a huge page.
-    pub(super) fn alignment(&self) -> usize {
-        let addr = self.arena.mapping.at(self.bytes.start).addr().get();
-        1 << addr.trailing_zeros().min(HUGE_BYTES.trailing_zeros())
-    }
-}
-
-impl Drop for Segment {
-    fn drop(&mut self) {
-        self.arena.holders.remove(self.id);
-        if !self.bytes.is_empty() {
-            self.arena.release(&self.bytes, self.hold);
-        }
-    }
-}
-
-/// Anonymous private memory that is unmapped when this is dropped.
-pub(super) struct Mapping {
-    base: NonNull<u8>,
-    bytes: usize,
-}
-
-// SAFETY: I4: the mapping is memory that no thread owns; what reads and writes it is a `Segment`, which reaches its own
-// bytes alone. Tested by `leases_cross_threads_and_counts_still_sum`.
-unsafe impl Send for Mapping {}
-// SAFETY: I4: a shared mapping only gives out addresses; see above. Tested by
-// `leases_cross_threads_and_counts_still_sum`.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    pub(super) fn new(bytes: usize) -> io::Result<Self> {
-        if bytes < HUGE_BYTES {
-            return Self::map(bytes);
-        }
-        // The kernel aligns a mapping to a page only, so map one huge page more and cut the ends off.
-        let padded = bytes.checked_add(HUGE_BYTES).ok_or_else(|| {
-            invalid(format!("a registry of {bytes} bytes is larger than the address space; ask for fewer pages"))
-        })?;
-        let mut mapping = Self::map(padded)?;
-        let misaligned = mapping.base.addr().get() % HUGE_BYTES;
-        mapping.cut_front((HUGE_BYTES - misaligned) % HUGE_BYTES)?;
-        mapping.cut_back(mapping.bytes - bytes)?;
-        mapping.ask_for_huge_pages();
-        Ok(mapping)
-    }
-
-    fn map(bytes: usize) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: I4: a new anonymous mapping at an address of the kernel's choice aliases nothing. Tested by
-        // `a_fresh_arena_is_zeroed_and_aligned`.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) }?;
-        let base =
-            NonNull::new(base.cast()).ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
-        Ok(Self { base, bytes })
-    }
-
-    fn cut_front(&mut self, bytes: usize) -> io::Result<()> {
-        if bytes > 0 {
-            // SAFETY: I5: these bytes are the front of a mapping that was just made and that nobody has seen. Tested by
-            // `a_fresh_arena_is_zeroed_and_aligned`.
-            unsafe { munmap(self.base.as_ptr().cast(), bytes) }?;
-            self.base = self.at(bytes);
-            self.bytes -= bytes;
-        }
-        Ok(())
-    }
-
-    fn cut_back(&mut self, bytes: usize) -> io::Result<()> {
-        if bytes > 0 {
-            let kept = self.bytes - bytes;
-            // SAFETY: I5: these bytes are the end of a mapping that was just made and that nobody has seen. Tested by
-            // `a_fresh_arena_is_zeroed_and_aligned`.
-            unsafe { munmap(self.at(kept).as_ptr().cast(), bytes) }?;
-            self.bytes = kept;
-        }
-        Ok(())
-    }
-
-    /// Huge pages make registering cheaper; where the kernel has none, small ones serve as well.
-    fn ask_for_huge_pages(&self) {
-        // SAFETY: I4: the advice changes how memory is backed, never what it contains, and it is given for this mapping
-        // alone. Tested by `a_fresh_arena_is_zeroed_and_aligned`.
-        let advised = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
-        if let Err(error) = advised {
-            tracing::debug!(%error, bytes = self.bytes, "no huge pages for the registry, which uses small ones");
-        }
-    }
-
-    fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset <= self.bytes, "offset {offset} leaves a mapping of {} bytes", self.bytes);
-        self.base.map_addr(|base| base.checked_add(offset).expect("a mapping does not wrap around the address space"))
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: I5: whoever could reach the mapping - a handle, a lease, or an operation that owns one - keeps it
-        // alive, so nobody is left, the kernel included. Tested by `a_dropped_mapping_is_unmapped` and
-        // `f03_a_lease_outlives_its_registry`.
-        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-        if let Err(error) = unmapped {
-            tracing::error!(%error, bytes = self.bytes, "the registry's memory could not be unmapped and is leaked");
-        }
-    }
-}
-
-fn invalid(sentence: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, sentence)
 }

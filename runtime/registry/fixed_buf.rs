@@ -5,8 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use super::Registry;
-use super::arena::Segment;
 use super::ledger::Hold;
+use super::segment::Segment;
 use super::shared_buf::SharedBuf;
 
 /// `FixedBuf` - a lease of bytes of a [`Registry`]: a buffer that the kernel knows already.
@@ -234,7 +234,7 @@ impl FixedBuf {
     /// `is_registered()` - whether a living ring has these bytes registered.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        self.segment.arena().is_registered()
+        self.segment.is_registered()
     }
 }
 

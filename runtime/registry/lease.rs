@@ -1,16 +1,19 @@
-//! Waiting for pages, as a future with a name.
+//! Waiting for pages, as futures with names.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::PAGE_BYTES;
-use super::arena::{Arena, Segment};
+use super::arena::{Arena, Place};
 use super::fixed_buf::FixedBuf;
+use super::layout::Layout;
+use super::mapping::HUGE_BYTES;
+use super::pool::{Pool, Run};
+use super::segment::Segment;
+use super::{PAGE_BYTES, invalid};
 
 /// `Lease` - the future of [`Registry::lease`](super::Registry::lease): waits its turn for a [`FixedBuf`].
 ///
@@ -26,11 +29,39 @@ use super::fixed_buf::FixedBuf;
 /// When polled again after it was ready.
 #[must_use = "a lease joins the queue when it is polled"]
 pub struct Lease {
+    claim: Claim,
+}
+
+/// `LeaseMany` - the future of [`Registry::lease_many`](super::Registry::lease_many): waits its turn for several
+/// [`FixedBuf`]s at once.
+///
+/// It joins the queue when it is first polled, and holds nothing until it has all.
+///
+/// # Cancel safety
+///
+/// As [`Lease`].
+///
+/// # Panics
+///
+/// When polled again after it was ready.
+#[must_use = "a lease joins the queue when it is polled"]
+pub struct LeaseMany {
+    claim: Claim,
+}
+
+/// What is asked for, by how far it has come.
+struct Claim {
     arena: Arc<Arena>,
-    len: usize,
+    asked: Asked,
     /// Where it was asked for.
-    place: &'static Location<'static>,
+    place: Place,
     state: State,
+}
+
+/// Length and alignment of each, in bytes.
+enum Asked {
+    One([(usize, usize); 1]),
+    Many(Vec<(usize, usize)>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,66 +73,125 @@ enum State {
 }
 
 impl Lease {
-    pub(super) fn new(arena: Arc<Arena>, len: usize, place: &'static Location<'static>) -> Self {
-        Self { arena, len, place, state: State::Unpolled }
+    pub(super) fn new(arena: Arc<Arena>, len: usize, align: usize, place: Place) -> Self {
+        Self { claim: Claim { arena, asked: Asked::One([(len, align)]), place, state: State::Unpolled } }
     }
+}
 
-    fn check_len(&self) -> io::Result<()> {
-        let max = self.arena.lease_bytes_max();
-        if self.len == 0 {
-            let sentence = "a lease of 0 bytes has no page; ask for at least one byte";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
-        }
-        if self.len > max {
-            let sentence = format!(
-                "a lease of {} bytes can never be granted: the longest run of this registry is {max} bytes ({} pages); \
-                 ask for less, or build the registry with more pages",
-                self.len,
-                max / PAGE_BYTES
-            );
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
-        }
-        Ok(())
+impl LeaseMany {
+    pub(super) fn new(arena: Arc<Arena>, lens: &[usize], place: Place) -> Self {
+        let asked = lens.iter().map(|len| (*len, 1)).collect();
+        Self { claim: Claim { arena, asked: Asked::Many(asked), place, state: State::Unpolled } }
     }
+}
 
-    fn poll_segment(&mut self, cx: &Context<'_>) -> Poll<io::Result<Segment>> {
-        match self.state {
+impl Asked {
+    fn as_slice(&self) -> &[(usize, usize)] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl Claim {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<io::Result<Vec<Segment>>> {
+        let answer = match self.state {
             State::Unpolled => {
-                self.check_len()?;
-                // Most leases are granted at once and need no clone of the waker.
-                if let Some(segment) = self.arena.try_take(self.len, self.place) {
-                    return Poll::Ready(Ok(segment));
-                }
-                match self.arena.take_or_wait(self.len, cx.waker().clone(), self.place) {
-                    Ok(segment) => Poll::Ready(Ok(segment)),
+                let runs = self.runs()?;
+                match self.arena.take_or_wait(&runs, cx.waker(), self.place) {
+                    Ok(segments) => Some(segments),
                     Err(place) => {
                         self.state = State::Waiting(place);
-                        Poll::Pending
+                        None
                     }
                 }
             }
-            State::Waiting(place) => match self.arena.collect(place, cx.waker().clone(), self.place) {
-                Some(segment) => Poll::Ready(Ok(segment)),
-                None => Poll::Pending,
-            },
+            State::Waiting(place) => self.arena.collect(place, cx.waker(), self.place),
             State::Ready => panic!("a lease is polled after it was ready; await it once"),
+        };
+        match answer {
+            Some(segments) => {
+                self.state = State::Ready;
+                Poll::Ready(Ok(segments))
+            }
+            None => Poll::Pending,
         }
     }
+
+    fn runs(&mut self) -> io::Result<Vec<Run>> {
+        let layout = &self.arena.ground.layout;
+        let asked = self.asked.as_slice().iter();
+        let runs: io::Result<Vec<Run>> = asked.map(|(len, align)| run(layout, *len, *align)).collect();
+        let runs = runs.and_then(|runs| fits_together(layout, runs));
+        if runs.is_err() {
+            self.state = State::Ready;
+        }
+        runs
+    }
+}
+
+/// The run of pages for a lease of so many bytes, if one can ever be granted.
+pub(super) fn run(layout: &Layout, bytes: usize, align: usize) -> io::Result<Run> {
+    let max = layout.run_max() * PAGE_BYTES;
+    if bytes == 0 {
+        return Err(invalid("a lease of 0 bytes has no page; ask for at least one byte".to_owned()));
+    }
+    if bytes > max {
+        return Err(invalid(format!(
+            "a lease of {bytes} bytes can never be granted: the longest run of this registry is {max} bytes ({} \
+             pages); ask for less, or build the registry with more pages",
+            max / PAGE_BYTES
+        )));
+    }
+    if !align.is_power_of_two() || align > HUGE_BYTES {
+        return Err(invalid(format!(
+            "a lease cannot be aligned to {align} bytes: ask for a power of two up to {HUGE_BYTES}"
+        )));
+    }
+    Ok(Run { bytes, pages: bytes.div_ceil(PAGE_BYTES), align: align.div_ceil(PAGE_BYTES) })
+}
+
+/// Several at once have to fit an empty registry together, or they would wait for ever.
+pub(super) fn fits_together(layout: &Layout, runs: Vec<Run>) -> io::Result<Vec<Run>> {
+    if runs.len() > 1 && !Pool::would_fit(*layout, &runs) {
+        let pages: usize = runs.iter().map(|run| run.pages).sum();
+        return Err(invalid(format!(
+            "these {} leases of {pages} pages together can never be granted at once by a registry of {} pages; ask for \
+             less, or build the registry with more pages",
+            runs.len(),
+            layout.pages_max()
+        )));
+    }
+    Ok(runs)
 }
 
 impl Future for Lease {
     type Output = io::Result<FixedBuf>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = self.poll_segment(cx);
-        if answer.is_ready() {
-            self.state = State::Ready;
+        // Most leases are granted at once and need no clone of the waker, and no list.
+        let claim = &mut self.claim;
+        if let (State::Unpolled, [(len, align)]) = (claim.state, claim.asked.as_slice())
+            && let Ok(run) = run(&claim.arena.ground.layout, *len, *align)
+            && let Some(segment) = claim.arena.try_take(run, claim.place)
+        {
+            claim.state = State::Ready;
+            return Poll::Ready(Ok(FixedBuf::new(segment)));
         }
-        answer.map_ok(FixedBuf::new)
+        claim.poll(cx).map_ok(|mut segments| FixedBuf::new(segments.pop().expect("one lease was asked for")))
     }
 }
 
-impl Drop for Lease {
+impl Future for LeaseMany {
+    type Output = io::Result<Vec<FixedBuf>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.claim.poll(cx).map_ok(|segments| segments.into_iter().map(FixedBuf::new).collect())
+    }
+}
+
+impl Drop for Claim {
     fn drop(&mut self) {
         if let State::Waiting(place) = self.state {
             self.arena.abandon(place);
@@ -109,8 +199,21 @@ impl Drop for Lease {
     }
 }
 
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lens: Vec<usize> = self.asked.as_slice().iter().map(|(len, _)| *len).collect();
+        f.debug_struct("Claim").field("bytes", &lens).field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("len", &self.len).field("state", &self.state).finish_non_exhaustive()
+        f.debug_tuple("Lease").field(&self.claim).finish()
+    }
+}
+
+impl fmt::Debug for LeaseMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LeaseMany").field(&self.claim).finish()
     }
 }

@@ -151,6 +151,16 @@ struct Records {
     sums: [usize; Class::COUNT],
 }
 
+/// Pages that nobody holds and nobody can be given: their memory can go.
+#[derive(Debug)]
+pub(super) struct Unmapped(Range<usize>);
+
+impl Unmapped {
+    pub(super) fn pages(&self) -> &Range<usize> {
+        &self.0
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Ledger {
     stripes: Box<[Stripe]>,
@@ -176,6 +186,15 @@ impl Ledger {
             assert!(!page.is_mapped, "page {at} has memory already");
             page.is_mapped = true;
         });
+    }
+
+    /// Nobody can be given these pages any more, until they are mapped again: none of them is held.
+    pub(super) fn unmap(&self, pages: Range<usize>) -> Unmapped {
+        self.change(pages.clone(), |at, page| {
+            assert!(page.class() == Class::Free, "page {at} is given back to the system while somebody has it");
+            page.is_mapped = false;
+        });
+        Unmapped(pages)
     }
 
     /// One holder takes these free pages.

@@ -10,19 +10,31 @@
 //! * **I5 shutdown**: the memory is unmapped after the last handle, lease and operation are gone, or never.
 //! * **I7 bound**: the queue for pages has one place for each living [`Lease`] and gives it up with it.
 //!
-//! One mapping is the *arena*. It is registered as few entries of at most 1 GiB each, and a lease is a run of pages
-//! inside one entry, so that an operation can name it by the entry's index and an address. A lease can be split at any
-//! byte; the ledger counts the holders of each page, and the page is free when the last of them is gone. Neither
-//! leasing nor releasing makes a system call, unless two threads meet at the lock.
+//! Addresses are reserved once, up to the bound; memory comes in *chunks*, each of which is one entry of the kernel's
+//! table. A lease is a run of pages inside one chunk, so that an operation can name it by the chunk's index and an
+//! address. A lease can be split at any byte; the ledger counts the holders of each page, and the page is free when the
+//! last of them is gone. Neither leasing nor releasing makes a system call, unless the registry grows or two threads
+//! meet at a lock.
+//!
+//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs, `ledger`
+//! knows who has each page, `queue` who waits, `arena` holds all of these and `rings` which ring registered what;
+//! `segment` is a range of bytes with one holder, and `fixed_buf`, `shared_buf` and `lease` are what the program sees.
 
 mod arena;
+mod bits;
+mod buddy;
 mod fixed_buf;
-mod free_pages;
 mod holders;
+mod layout;
 mod lease;
 mod ledger;
+mod mapping;
+mod pool;
 mod queue;
 mod registration;
+mod ring_pages;
+mod rings;
+mod segment;
 mod shared_buf;
 mod snapshot;
 #[cfg(test)]
@@ -31,19 +43,25 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::panic::Location;
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use arena::Arena;
+pub(crate) use arena::{Arena, TableChange};
 pub use fixed_buf::FixedBuf;
 pub use holders::Holder;
-pub use lease::Lease;
+use layout::Layout;
+pub use lease::{Lease, LeaseMany};
 pub(crate) use ledger::Kind;
 use registration::Registration;
+pub(crate) use ring_pages::RingPages;
+pub(crate) use rings::RingSlot;
 pub use shared_buf::SharedBuf;
 pub use snapshot::{InFlightPages, Snapshot};
+
+use super::config::Config;
 
 /// What the registry counts in, whatever the machine's own pages are.
 pub(crate) const PAGE_BYTES: usize = 4096;
@@ -81,22 +99,54 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// `new(pages)` - maps `pages` pages of 4096 bytes, all zero, that no ring has registered yet.
+    /// `new(pages)` - maps `pages` pages of 4096 bytes, all zero, that no ring has registered yet; it never grows.
     ///
-    /// From 512 pages (2 MiB) on the memory is aligned for huge pages and asks for them. No page is touched, so that
+    /// The memory is aligned for huge pages, and from 512 pages (2 MiB) on asks for them. No page is touched, so that
     /// what is never leased and never registered costs address space only.
     ///
     /// # Errors
     ///
     /// * `InvalidInput`: `pages` is 0, or more than the kernel's table of buffers can describe (16 TiB).
-    /// * `OutOfMemory`: the kernel has no address space or memory to promise.
+    /// * `OutOfMemory`: the kernel has no address space.
     ///
     /// # References
     ///
     /// mmap(2), madvise(2) (`MADV_HUGEPAGE`), io_uring_register(2) (`IORING_REGISTER_BUFFERS`: 1 GiB per buffer,
     /// 16384 buffers).
     pub fn new(pages: usize) -> io::Result<Self> {
-        Ok(Self::of(Arena::new(pages)?))
+        Ok(Self::of(Arena::new(Layout::new(pages, pages)?, Duration::MAX)?))
+    }
+
+    /// `with_config(config)` - maps a registry with the bounds of a [`Config`]: its `pages`, `pages_max` and
+    /// `pages_idle`.
+    ///
+    /// It begins with `pages`. A lease that does not fit lets it grow, up to `pages_max`, before anybody waits; memory
+    /// that it has grown by and that is all free for as long as `pages_idle` is given back. It grows by *chunks*, which
+    /// are as long as `pages`, rounded up to a power of two, and 2 MiB at least and 1 GiB at most; no lease is longer
+    /// than a chunk.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and `InvalidInput` if the bounds do not fit together.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use ringmain::{Config, Registry};
+    ///
+    /// let registry = Registry::with_config(&Config::default().pages(16).pages_max(1024))?;
+    /// let small = registry.try_lease(16 * 4096).expect("all that is there is free");
+    /// assert_eq!(registry.snapshot().pages_total, 16);
+    /// let more = registry.try_lease(4096).expect("it grows");
+    /// assert_eq!(registry.snapshot().pages_total, 16 + 512);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_config(config: &Config) -> io::Result<Self> {
+        let pages_max = config.pages_max.unwrap_or(config.pages);
+        let layout = Layout::new(config.pages as usize, pages_max as usize)?;
+        Ok(Self::of(Arena::new(layout, config.pages_idle)?))
     }
 
     /// `try_lease(len)` - takes `len` bytes if they are free now and nobody waits for any.
@@ -119,7 +169,28 @@ impl Registry {
     #[must_use]
     #[track_caller]
     pub fn try_lease(&self, len: usize) -> Option<FixedBuf> {
-        self.arena.try_take(len, Location::caller()).map(FixedBuf::new)
+        let run = lease::run(&self.arena.ground.layout, len, 1).ok()?;
+        self.arena.try_take(run, Location::caller()).map(FixedBuf::new)
+    }
+
+    /// `try_lease_aligned(len, align)` - takes `len` bytes that begin at a multiple of `align` bytes, as
+    /// [`try_lease`](Self::try_lease) otherwise. For alignment see [`lease_aligned`](Self::lease_aligned).
+    #[must_use]
+    #[track_caller]
+    pub fn try_lease_aligned(&self, len: usize, align: usize) -> Option<FixedBuf> {
+        let run = lease::run(&self.arena.ground.layout, len, align).ok()?;
+        self.arena.try_take(run, Location::caller()).map(FixedBuf::new)
+    }
+
+    /// `try_lease_many(lens)` - takes a lease of each of these lengths in bytes if all are free now and nobody waits
+    /// for any; or none at all.
+    #[must_use]
+    #[track_caller]
+    pub fn try_lease_many(&self, lens: &[usize]) -> Option<Vec<FixedBuf>> {
+        let layout = &self.arena.ground.layout;
+        let runs: Vec<_> = lens.iter().map(|len| lease::run(layout, *len, 1)).collect::<io::Result<_>>().ok()?;
+        let segments = self.arena.try_take_all(&runs, Location::caller())?;
+        Some(segments.into_iter().map(FixedBuf::new).collect())
     }
 
     /// `lease(len)` - takes `len` bytes, and waits its turn if they are not free.
@@ -142,7 +213,8 @@ impl Registry {
     /// # Errors
     ///
     /// `InvalidInput`: `len` is 0, or longer than any lease of this registry could ever be, which is the whole registry
-    /// or 1 GiB, whichever is less. Never for want of free pages.
+    /// if that is at most 1 GiB
+    /// or a chunk of it. Never for want of free pages.
     ///
     /// # Examples
     ///
@@ -161,7 +233,89 @@ impl Registry {
     /// ```
     #[track_caller]
     pub fn lease(&self, len: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len, Location::caller())
+        Lease::new(Arc::clone(&self.arena), len, 1, Location::caller())
+    }
+
+    /// `lease_aligned(len, align)` - takes `len` bytes that begin at a multiple of `align` bytes, and waits its turn if
+    /// they are not free.
+    ///
+    /// Every lease begins at a page of 4096 bytes, which is enough for O_DIRECT on every common device. `align` is a
+    /// power of two up to 2 MiB, which is a huge page. As [`lease`](Self::lease) otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`lease`](Self::lease), and `InvalidInput` for another alignment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// let registry = ringmain::Registry::new(64)?;
+    /// let _first = registry.try_lease(4096).expect("a page is free");
+    /// let lease = registry.try_lease_aligned(4096, 64 * 1024).expect("such a page is free");
+    /// assert!(lease.alignment() >= 64 * 1024);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn lease_aligned(&self, len: usize, align: usize) -> Lease {
+        Lease::new(Arc::clone(&self.arena), len, align, Location::caller())
+    }
+
+    /// `lease_many(lens)` - takes a lease of each of these lengths in bytes, in this order: all of them, or it waits its
+    /// turn and holds none meanwhile.
+    ///
+    /// What needs several leases at once takes them so, and not one after the other: two tasks that each hold what the
+    /// other waits for would wait for ever. Its place in the queue is one among the others.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lease`](Self::lease).
+    ///
+    /// # Errors
+    ///
+    /// As [`lease`](Self::lease) for each length, and `InvalidInput` if all of them together can never be granted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # use futures::FutureExt;
+    /// let registry = ringmain::Registry::new(4)?;
+    /// let [header, body] = <[_; 2]>::try_from(registry.lease_many(&[100, 8192]).now_or_never().expect("they are free")?)
+    ///     .expect("two were asked for");
+    /// assert_eq!((header.capacity(), body.capacity()), (100, 8192));
+    /// assert!(registry.try_lease_many(&[4096, 1]).is_none(), "one page is free, and not two");
+    /// assert_eq!(registry.snapshot().pages_free, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn lease_many(&self, lens: &[usize]) -> LeaseMany {
+        LeaseMany::new(Arc::clone(&self.arena), lens, Location::caller())
+    }
+
+    /// `shrink()` - gives back what the registry has grown by and what is all free, without waiting for it to be long
+    /// unused; how many chunks.
+    ///
+    /// The memory of a chunk goes when each ring that has it registered has let go of it, which a ring does in its next
+    /// turn. Until then a lease that does not fit elsewhere has it back. The pages that the registry began with stay.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use ringmain::{Config, Registry};
+    ///
+    /// let registry = Registry::with_config(&Config::default().pages(1).pages_max(1024))?;
+    /// drop(registry.try_lease(4 * 4096).expect("it grows"));
+    /// assert_eq!(registry.shrink(), 1);
+    /// assert_eq!(registry.snapshot().pages_total, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shrink(&self) -> usize {
+        self.arena.shrink(Instant::now(), Duration::ZERO)
     }
 
     /// `snapshot()` - who has the pages now, and what it cost so far.
@@ -196,10 +350,10 @@ impl Registry {
         self.arena.holders.list_all()
     }
 
-    /// `is_registered()` - whether a living ring has these pages registered.
+    /// `is_registered()` - whether a living ring has these pages registered: those that the registry began with.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        self.registration().is_anywhere()
+        self.arena.is_registered_at(&(0..PAGE_BYTES))
     }
 
     /// `unregistered_reason()` - why no ring has these pages registered, and what to do about it; `None` if one has.
@@ -216,71 +370,55 @@ impl Registry {
     /// ```
     #[must_use]
     pub fn unregistered_reason(&self) -> Option<String> {
-        self.registration().reason()
+        if self.is_registered() { None } else { Some(self.registration().reason()) }
     }
 
-    /// Whether this ring has the pages registered, so that an operation on it may name them by index.
-    pub(crate) fn is_registered_on(&self, ring_id: u32) -> bool {
-        self.registration().is_on(ring_id)
+    /// A place for a ring that is to use these pages, and to register them if it can; `None` if it may not, or if as
+    /// many rings have this registry as it knows places for.
+    pub(crate) fn attach(&self, registers: bool) -> RingPages {
+        let slot = if registers { self.registration().attach() } else { None };
+        RingPages::new(Arc::clone(&self.arena), slot)
     }
 
-    /// This ring has registered all of [`entries`](Self::entries).
-    pub(crate) fn set_registered(&self, ring_id: u32) {
-        self.registration_mut().add(ring_id);
-        self.arena.registrations.fetch_add(self.entries().count() as u64, Ordering::Relaxed);
+    /// The ring is about to close, with nothing in flight.
+    pub(crate) fn detach(&self, slot: RingSlot) {
+        self.registration().detach(slot);
     }
 
-    /// This ring has unregistered the pages, or is gone.
-    pub(crate) fn set_unregistered(&self, ring_id: u32) {
-        self.registration_mut().remove(ring_id);
+    /// Whether any ring that registers has this registry.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.registration().is_attached()
     }
 
-    /// A ring tried to register the pages and the kernel answered with this error. Keeps the sentence for
+    /// Runs with the descriptor of a ring that has the pages registered, which stays open meanwhile.
+    pub(crate) fn with_source<T>(&self, clone: impl FnOnce(RawFd) -> T) -> Option<T> {
+        let registration = self.registration();
+        registration.source().map(clone)
+    }
+
+    /// From now on until it is detached, this ring's table may be cloned.
+    pub(crate) fn set_source(&self, slot: RingSlot, ring_fd: RawFd) {
+        self.registration().set_source(slot, ring_fd);
+    }
+
+    /// A ring tried to register so many bytes and the kernel answered with this error. Keeps the sentence for
     /// [`unregistered_reason`](Self::unregistered_reason), and warns the first time.
-    pub(crate) fn set_refused(&self, error: &io::Error) {
-        let bytes = self.snapshot().pages_total * PAGE_BYTES;
-        let first = self.registration_mut().refuse(bytes, error);
+    pub(crate) fn set_refused(&self, bytes: usize, error: &io::Error) {
+        self.say_refused(registration::refusal(bytes, error));
+    }
+
+    pub(crate) fn say_refused(&self, reason: String) {
+        let first = self.registration().refuse(reason);
         // After the lock: who listens to the log is foreign code, and may ask this registry.
         if let Some(reason) = first {
             tracing::warn!(%reason, "the registry runs unregistered");
         }
     }
 
-    /// What to register: address and length in bytes of each entry, in the order of their indices.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> {
-        self.arena.entries()
-    }
-
-    /// The index of the entry that this address lies in; `None` if it is not in this registry.
-    pub(crate) fn entry_of(&self, addr: usize) -> Option<u16> {
-        self.arena.entry_of(addr)
-    }
-
-    /// Whether these bytes lie in this registry, and all of them in one entry.
+    /// Whether these bytes lie in the registry, and in one chunk of it.
+    #[cfg(any(test, feature = "bytes"))]
     pub(crate) fn contains(&self, addr: usize, len: usize) -> bool {
         self.arena.offset_of(addr, len).is_some()
-    }
-
-    /// The kernel gets these bytes, with one operation. Every call needs its own [`end_flight`](Self::end_flight) with
-    /// the same range, before the lease is dropped.
-    pub(crate) fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.arena.begin_flight(kind, addr, len);
-    }
-
-    /// The final completion of an operation on these bytes has come.
-    pub(crate) fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.arena.end_flight(kind, addr, len);
-    }
-
-    /// The result of an operation on these bytes is out, and the kernel keeps them until its notification. Every call
-    /// needs its own [`end_notification`](Self::end_notification), which then takes the place of `end_flight`.
-    pub(crate) fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
-        self.arena.await_notification(kind, addr, len);
-    }
-
-    /// The notification of an operation on these bytes has come.
-    pub(crate) fn end_notification(&self, addr: usize, len: usize) {
-        self.arena.end_notification(addr, len);
     }
 
     /// Never unmaps the pages (I5), because the kernel may still write to them when everybody else is gone.
@@ -288,7 +426,6 @@ impl Registry {
         self.arena.leak();
     }
 
-    // Nothing that can panic half way runs under this lock, so what a poisoned one guards is still right.
     /// Logs what has not been given back, in a debug build, as nobody is left who could use it here.
     pub(crate) fn report_holders(&self, when: &str) {
         report(&self.holders(), when);
@@ -299,12 +436,8 @@ impl Registry {
         Self { arena }
     }
 
-    fn registration(&self) -> RwLockReadGuard<'_, Registration> {
-        self.arena.registration.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn registration_mut(&self) -> RwLockWriteGuard<'_, Registration> {
-        self.arena.registration.write().unwrap_or_else(PoisonError::into_inner)
+    fn registration(&self) -> MutexGuard<'_, Registration> {
+        self.arena.registration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -340,4 +473,8 @@ impl fmt::Debug for Registry {
 /// The pages that a range of bytes of an arena touches.
 fn pages_of(bytes: &Range<usize>) -> Range<usize> {
     if bytes.is_empty() { 0..0 } else { bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) }
+}
+
+fn invalid(sentence: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, sentence)
 }

@@ -6,13 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::PAGE_BYTES;
-use super::free_pages::FreePages;
-use super::ledger::{Hold, Ledger};
+use super::arena::Ground;
+use super::layout::Layout;
+use super::ledger::Hold;
+use super::pool::{Pool, Run};
 use super::snapshot::Snapshot;
 
 /// Pages taken out of the free ones, for one holder.
@@ -23,38 +27,57 @@ pub(super) struct Grant {
     pub(super) bytes: usize,
 }
 
+impl Grant {
+    fn pages(&self) -> Range<usize> {
+        self.first_page..self.first_page + self.bytes.div_ceil(PAGE_BYTES)
+    }
+}
+
 #[derive(Debug)]
 struct Waiter {
-    bytes: usize,
+    runs: Vec<Run>,
     waker: Waker,
     since: Instant,
 }
 
+/// What is left to do when nothing is locked any more: foreign code.
+#[derive(Debug, Default)]
+pub(super) struct Later {
+    woken: Vec<Waker>,
+    warnings: Vec<(&'static str, io::Error)>,
+}
+
 #[derive(Debug)]
 pub(super) struct Queue {
-    free: FreePages,
-    entry_pages: usize,
-    /// In order of arrival. I7: one place for each living `Lease`, which gives it up when it is dropped.
+    pool: Pool,
+    /// In order of arrival. I7: one place for each living lease, which gives it up when it is dropped.
     waiting: BTreeMap<u64, Waiter>,
     /// Granted to a place whose future has not been polled since.
-    granted: BTreeMap<u64, Grant>,
+    granted: BTreeMap<u64, Vec<Grant>>,
     next_place: u64,
     waits: u64,
     wait_total: Duration,
     wait_max: Duration,
+    chunks_mapped: u64,
+    /// How often a chunk was added for a lease that did not fit.
+    growths: u64,
+    /// The system refused to let the registry grow, which is said once.
+    growth_refused: bool,
 }
 
 impl Queue {
-    pub(super) fn new(pages: usize, entry_pages: usize) -> Self {
+    pub(super) fn new(layout: Layout) -> Self {
         Self {
-            free: FreePages::new(pages),
-            entry_pages,
+            pool: Pool::new(layout),
             waiting: BTreeMap::new(),
             granted: BTreeMap::new(),
             next_place: 0,
             waits: 0,
             wait_total: Duration::ZERO,
             wait_max: Duration::ZERO,
+            chunks_mapped: 0,
+            growths: 0,
+            growth_refused: false,
         }
     }
 
@@ -64,25 +87,31 @@ impl Queue {
         snapshot.waits = self.waits;
         snapshot.wait_total = self.wait_total;
         snapshot.wait_max = self.wait_max;
+        snapshot.chunks_mapped = self.chunks_mapped;
     }
 
-    /// Takes `bytes` now, unless somebody waits already.
-    pub(super) fn try_take(&mut self, bytes: usize, ledger: &Ledger) -> Option<Grant> {
-        if self.waiting.is_empty() { self.take(bytes, ledger) } else { None }
+    /// Takes a run now, unless somebody waits already.
+    pub(super) fn try_take(&mut self, run: Run, ground: &Ground, later: &mut Later) -> Option<Grant> {
+        if self.waiting.is_empty() { self.take(run, ground, later) } else { None }
+    }
+
+    /// Takes all of the runs now, or none, unless somebody waits already.
+    pub(super) fn try_take_all(&mut self, runs: &[Run], ground: &Ground, later: &mut Later) -> Option<Vec<Grant>> {
+        if self.waiting.is_empty() { self.take_all(runs, ground, later) } else { None }
     }
 
     /// Takes a place at the end of the queue.
-    pub(super) fn wait(&mut self, bytes: usize, waker: Waker) -> u64 {
+    pub(super) fn wait(&mut self, runs: Vec<Run>, waker: Waker) -> u64 {
         let place = self.next_place;
         self.next_place += 1;
-        self.waiting.insert(place, Waiter { bytes, waker, since: Instant::now() });
+        self.waiting.insert(place, Waiter { runs, waker, since: Instant::now() });
         place
     }
 
     /// What was granted to this place. If nothing was, `waker` replaces the one known for it. The waker that is not
     /// needed any more is handed back.
     #[must_use = "dropping a waker is foreign code: do it after the lock is released"]
-    pub(super) fn collect(&mut self, place: u64, waker: Waker) -> (Option<Grant>, Waker) {
+    pub(super) fn collect(&mut self, place: u64, waker: Waker) -> (Option<Vec<Grant>>, Waker) {
         match self.waiting.get_mut(&place) {
             Some(waiter) => (None, std::mem::replace(&mut waiter.waker, waker)),
             None => (self.granted.remove(&place), waker),
@@ -91,60 +120,182 @@ impl Queue {
 
     /// Gives up a place, and what was granted to it; those behind it may have their turn now.
     #[must_use = "dropping a waker is foreign code: do it after the lock is released"]
-    pub(super) fn abandon(&mut self, place: u64, ledger: &Ledger, woken: &mut Vec<Waker>) -> Option<Waker> {
+    pub(super) fn abandon(&mut self, place: u64, ground: &Ground, later: &mut Later) -> Option<Waker> {
         let waiter = self.waiting.remove(&place);
-        if let Some(grant) = self.granted.remove(&place) {
-            let pages = grant.first_page..grant.first_page + grant.bytes.div_ceil(PAGE_BYTES);
-            self.put_back(ledger.release(pages, Hold::Exclusive));
+        for grant in self.granted.remove(&place).unwrap_or_default() {
+            self.untake(&grant, ground);
         }
-        self.serve(ledger, woken);
+        self.serve(ground, later);
         waiter.map(|waiter| waiter.waker)
     }
 
     /// Nobody holds these pages any more.
-    pub(super) fn release(&mut self, pages: Range<usize>, ledger: &Ledger, woken: &mut Vec<Waker>) {
-        self.put_back(pages);
-        self.serve(ledger, woken);
+    pub(super) fn release(&mut self, pages: Range<usize>, ground: &Ground, later: &mut Later) {
+        self.put(pages, ground);
+        self.serve(ground, later);
+    }
+
+    /// Puts memory behind a chunk that has none.
+    pub(super) fn open(&mut self, chunk: usize, ground: &Ground) -> io::Result<()> {
+        ground.open(chunk)?;
+        self.pool.open(chunk);
+        self.chunks_mapped += 1;
+        ground.announce();
+        Ok(())
+    }
+
+    /// Gives back, or has each ring let go of, the chunks that have been all free for this long; how many.
+    pub(super) fn shrink(&mut self, now: Instant, idle: Duration, ground: &Ground, later: &mut Later) -> usize {
+        let drained = self.pool.drain(now, idle);
+        if !drained.is_empty() {
+            ground.announce();
+        }
+        drained.iter().for_each(|chunk| self.close(*chunk, ground, later));
+        drained.len()
+    }
+
+    /// A ring has let go of this chunk. Whatever state it is in, it is right then.
+    pub(super) fn settle_draining(&mut self, chunk: usize, ground: &Ground, later: &mut Later) {
+        if self.pool.is_draining(chunk) {
+            // Nobody waits for it: a lease that it would have had room for has it live again.
+            self.close(chunk, ground, later);
+        } else if self.pool.is_live(chunk) {
+            // It was wanted again meanwhile, and can be registered again.
+            ground.announce();
+        }
+    }
+
+    /// When the next chunk will have been free for this long.
+    pub(super) fn next_drain(&self, idle: Duration, ground: &Ground) -> Option<Instant> {
+        let next = self.pool.next_drain(idle);
+        ground.has_idle.store(next.is_some(), Ordering::Relaxed);
+        next
+    }
+
+    pub(super) fn is_live(&self, chunk: usize) -> bool {
+        self.pool.is_live(chunk)
+    }
+
+    pub(super) fn is_draining(&self, chunk: usize) -> bool {
+        self.pool.is_draining(chunk)
     }
 
     /// Grants what is there to those who wait, in their order, up to the first whose turn has not come.
-    fn serve(&mut self, ledger: &Ledger, woken: &mut Vec<Waker>) {
+    fn serve(&mut self, ground: &Ground, later: &mut Later) {
         while let Some((&place, waiter)) = self.waiting.first_key_value() {
-            let (bytes, since) = (waiter.bytes, waiter.since);
-            let Some(grant) = self.take(bytes, ledger) else {
+            let (runs, since) = (waiter.runs.clone(), waiter.since);
+            let Some(grants) = self.take_all(&runs, ground, later) else {
                 return;
             };
             let waited = since.elapsed();
             self.waits += 1;
             self.wait_total += waited;
             self.wait_max = self.wait_max.max(waited);
-            self.granted.insert(place, grant);
-            woken.extend(self.waiting.remove(&place).map(|waiter| waiter.waker));
+            self.granted.insert(place, grants);
+            later.woken.extend(self.waiting.remove(&place).map(|waiter| waiter.waker));
         }
     }
 
-    fn take(&mut self, bytes: usize, ledger: &Ledger) -> Option<Grant> {
-        let pages = bytes.div_ceil(PAGE_BYTES);
-        let first_page = self.free.take_run(pages, self.entry_pages)?;
-        ledger.hold(first_page..first_page + pages);
-        Some(Grant { first_page, bytes })
+    fn take_all(&mut self, runs: &[Run], ground: &Ground, later: &mut Later) -> Option<Vec<Grant>> {
+        // Where they did not fit and the registry has grown meanwhile, they may fit now.
+        loop {
+            let growths = self.growths;
+            let grants = self.take_all_once(runs, ground, later);
+            if grants.is_some() || self.growths == growths {
+                return grants;
+            }
+        }
     }
 
-    fn put_back(&mut self, pages: Range<usize>) {
-        pages.for_each(|page| self.free.insert(page));
+    /// The longest first, as it is the hardest to place; the grants are in the order of the runs.
+    fn take_all_once(&mut self, runs: &[Run], ground: &Ground, later: &mut Later) -> Option<Vec<Grant>> {
+        let mut order: Vec<usize> = (0..runs.len()).collect();
+        order.sort_by_key(|at| std::cmp::Reverse(runs[*at].pages));
+        let mut grants: Vec<(usize, Grant)> = Vec::with_capacity(runs.len());
+        for at in order {
+            match self.take(runs[at], ground, later) {
+                Some(grant) => grants.push((at, grant)),
+                None => {
+                    grants.iter().for_each(|(_, grant)| self.untake(grant, ground));
+                    return None;
+                }
+            }
+        }
+        grants.sort_by_key(|(at, _)| *at);
+        Some(grants.into_iter().map(|(_, grant)| grant).collect())
+    }
+
+    fn take(&mut self, run: Run, ground: &Ground, later: &mut Later) -> Option<Grant> {
+        let taken = self.pool.take(run);
+        let first_page = taken.or_else(|| self.grow(run, ground, later).then(|| self.pool.take(run)).flatten())?;
+        let grant = Grant { first_page, bytes: run.bytes };
+        ground.ledger.hold(grant.pages());
+        Some(grant)
+    }
+
+    /// One more chunk for a run that does not fit, if the bound allows it: one that is being given back comes first.
+    fn grow(&mut self, run: Run, ground: &Ground, later: &mut Later) -> bool {
+        if self.pool.revive(run).is_some() {
+            ground.announce();
+            self.growths += 1;
+            return true;
+        }
+        let Some(chunk) = self.pool.absent(run) else {
+            return false;
+        };
+        match self.open(chunk, ground) {
+            Ok(()) => {
+                self.growths += 1;
+                true
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.growth_refused, true) {
+                    later.warnings.push(("the registry cannot grow, and leases wait instead", error));
+                }
+                false
+            }
+        }
+    }
+
+    fn close(&mut self, chunk: usize, ground: &Ground, later: &mut Later) {
+        match ground.close(chunk) {
+            // A ring has it registered still.
+            None => return,
+            Some(Ok(())) => {}
+            Some(Err(error)) => later.warnings.push(("memory of the registry is not given back to the system", error)),
+        }
+        self.pool.close(chunk);
+    }
+
+    fn untake(&mut self, grant: &Grant, ground: &Ground) {
+        let freed = ground.ledger.release(grant.pages(), Hold::Exclusive);
+        self.put(freed, ground);
+    }
+
+    fn put(&mut self, pages: Range<usize>, ground: &Ground) {
+        self.pool.put(pages, || {
+            ground.has_idle.store(true, Ordering::Relaxed);
+            Instant::now()
+        });
     }
 }
 
-/// Wakes in order, the rest also if one of them panics: each has been granted pages and would otherwise never know.
-pub(super) fn wake_all(wakers: Vec<Waker>) {
-    struct Rest(VecDeque<Waker>);
-    impl Drop for Rest {
-        fn drop(&mut self) {
-            self.0.drain(..).for_each(Waker::wake);
+impl Later {
+    /// Warns, then wakes in order, the rest also if one of them panics: each has been granted pages and would
+    /// otherwise never know.
+    pub(super) fn carry_out(self) {
+        struct Rest(VecDeque<Waker>);
+        impl Drop for Rest {
+            fn drop(&mut self) {
+                self.0.drain(..).for_each(Waker::wake);
+            }
         }
-    }
-    let mut rest = Rest(wakers.into());
-    while let Some(waker) = rest.0.pop_front() {
-        waker.wake();
+        let mut rest = Rest(self.woken.into());
+        for (what, error) in self.warnings {
+            tracing::warn!(%error, "{what}");
+        }
+        while let Some(waker) = rest.0.pop_front() {
+            waker.wake();
+        }
     }
 }

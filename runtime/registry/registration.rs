@@ -1,56 +1,69 @@
-//! Which rings have the arena registered, and if none has, why.
+//! Which rings have this registry, and why one could not register it.
 
 use std::io;
+use std::os::fd::RawFd;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use super::rings::RingSlot;
+
 #[derive(Debug, Default)]
 pub(super) struct Registration {
-    /// I7: one entry for each ring that was built with this registry and not dropped since.
-    rings: Vec<u32>,
+    /// I7: one for each ring that was built with this registry and not dropped since.
+    rings: Vec<Attached>,
     refusal: Option<String>,
 }
 
+#[derive(Debug)]
+struct Attached {
+    slot: RingSlot,
+    /// From which another ring can clone the table, while it is attached.
+    source: Option<RawFd>,
+}
+
 impl Registration {
-    pub(super) fn add(&mut self, ring_id: u32) {
-        if !self.rings.contains(&ring_id) {
-            self.rings.push(ring_id);
-        }
+    /// A place for one more ring, if there is one left.
+    pub(super) fn attach(&mut self) -> Option<RingSlot> {
+        let slot = RingSlot::first_free(|slot| self.rings.iter().any(|ring| ring.slot == slot))?;
+        self.rings.push(Attached { slot, source: None });
+        Some(slot)
     }
 
-    pub(super) fn remove(&mut self, ring_id: u32) {
-        self.rings.retain(|known| *known != ring_id);
+    pub(super) fn detach(&mut self, slot: RingSlot) {
+        self.rings.retain(|ring| ring.slot != slot);
     }
 
-    /// Keeps why a ring could not register the arena, and gives it back the first time, to be said.
-    pub(super) fn refuse(&mut self, bytes: usize, error: &io::Error) -> Option<String> {
-        let reason = refusal(bytes, error);
+    /// The table of this ring has the chunks that the registry began with, until it is detached.
+    pub(super) fn set_source(&mut self, slot: RingSlot, ring_fd: RawFd) {
+        self.rings.iter_mut().filter(|ring| ring.slot == slot).for_each(|ring| ring.source = Some(ring_fd));
+    }
+
+    /// A ring from which the table can be cloned while this is borrowed.
+    pub(super) fn source(&self) -> Option<RawFd> {
+        self.rings.iter().find_map(|ring| ring.source)
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        !self.rings.is_empty()
+    }
+
+    /// Keeps why a ring could not register memory, and gives it back the first time, to be said.
+    pub(super) fn refuse(&mut self, reason: String) -> Option<String> {
         let is_first = self.refusal.is_none();
         self.refusal = Some(reason.clone());
         is_first.then_some(reason)
     }
 
-    pub(super) fn is_on(&self, ring_id: u32) -> bool {
-        self.rings.contains(&ring_id)
-    }
-
-    pub(super) fn is_anywhere(&self) -> bool {
-        !self.rings.is_empty()
-    }
-
-    pub(super) fn reason(&self) -> Option<String> {
-        if self.is_anywhere() {
-            return None;
-        }
-        Some(self.refusal.clone().unwrap_or_else(|| {
+    pub(super) fn reason(&self) -> String {
+        self.refusal.clone().unwrap_or_else(|| {
             "no living ring has registered these pages; build a runtime with this registry to register them".to_owned()
-        }))
+        })
     }
 }
 
 /// What the kernel's answer to a registration means, and what to do about it.
-fn refusal(bytes: usize, error: &io::Error) -> String {
+pub(super) fn refusal(bytes: usize, error: &io::Error) -> String {
     let kib = bytes.div_ceil(1024);
     if error.raw_os_error() != Some(Errno::NOMEM.raw_os_error()) {
         return format!("the kernel refused to register {kib} KiB ({error}); operations use them unregistered");
@@ -101,17 +114,27 @@ mod tests {
     }
 
     #[test]
-    fn registration_is_known_per_ring_and_the_reason_only_when_there_is_none() {
+    fn a_refusal_is_said_once_and_kept() {
         let mut registration = Registration::default();
-        assert!(registration.reason().is_some_and(|reason| reason.contains("no living ring")));
-        assert!(registration.refuse(4096, &io::Error::from(Errno::NOMEM)).is_some());
-        assert!(registration.refuse(4096, &io::Error::from(Errno::NOMEM)).is_none(), "it is said once");
-        assert!(!registration.is_anywhere());
-        assert!(registration.reason().is_some_and(|reason| reason.contains("RLIMIT_MEMLOCK")));
-        registration.add(3);
-        registration.add(3);
-        assert_eq!((registration.is_on(3), registration.is_on(4), registration.reason()), (true, false, None));
-        registration.remove(3);
-        assert!(!registration.is_on(3) && !registration.is_anywhere());
+        assert!(registration.reason().contains("no living ring"));
+        assert_eq!(registration.refuse("why".to_owned()), Some("why".to_owned()));
+        assert_eq!(registration.refuse("why else".to_owned()), None, "it is said once");
+        assert_eq!(registration.reason(), "why else");
+    }
+
+    #[test]
+    fn a_table_is_cloned_from_a_ring_that_is_attached() {
+        let mut registration = Registration::default();
+        let (one, other) = (registration.attach(), registration.attach());
+        let (one, other) = (one.expect("there is a place"), other.expect("there is another"));
+        assert_ne!(one, other);
+        assert_eq!(registration.source(), None);
+        registration.set_source(other, 7);
+        assert_eq!(registration.source(), Some(7));
+        registration.detach(other);
+        assert_eq!((registration.source(), registration.attach()), (None, Some(other)));
+        registration.detach(one);
+        registration.detach(other);
+        assert!(!registration.is_attached());
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::ops::{Bound, Deref, Range, RangeBounds};
 use std::sync::Arc;
 
-use super::arena::Segment;
 use super::fixed_buf::FixedBuf;
 use super::ledger::Hold;
+use super::segment::Segment;
 
 /// `SharedBuf` - frozen bytes of a [`Registry`](super::Registry): read-only, with any number of holders.
 ///

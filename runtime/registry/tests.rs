@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
-use super::arena::Mapping;
+use super::mapping::Mapping;
 use super::*;
 
 mod holding;
+mod growing;
 mod model;
 
 /// A waker that counts.
@@ -68,8 +69,27 @@ fn registry(pages: usize) -> Registry {
     Registry::new(pages).expect("a small mapping is granted")
 }
 
-fn with_entry_pages(pages: usize, entry_pages: usize) -> Registry {
-    Registry::of(Arena::with_entry_pages(pages, entry_pages).expect("a small mapping is granted"))
+/// With chunks of this many pages, for claims about their borders.
+fn with_chunk_pages(pages: usize, pages_max: usize, chunk_pages: usize) -> Registry {
+    let layout = Layout::with_chunk_pages(pages, pages_max, chunk_pages).expect("a sound bound");
+    Registry::of(Arena::new(layout, Duration::MAX).expect("a small mapping is granted"))
+}
+
+/// Address and length in pages of each chunk that the registry begins with.
+fn chunks(registry: &Registry) -> Vec<(usize, usize)> {
+    let region = |chunk| registry.arena.region(chunk);
+    (0..registry.arena.first_chunks()).map(region).map(|(at, len)| (at.addr().get(), len / PAGE_BYTES)).collect()
+}
+
+/// What a ring does that registers all that the registry begins with.
+fn registering(registry: &Registry) -> RingPages {
+    let pages = registry.attach(true);
+    let slot = pages.slot().expect("there is a place");
+    for chunk in 0..registry.arena.first_chunks() {
+        registry.arena.pin(chunk, slot);
+        registry.arena.set_registered(chunk, slot);
+    }
+    pages
 }
 
 fn address(buf: &mut FixedBuf) -> usize {
@@ -96,10 +116,11 @@ fn handles_and_leases_can_be_sent_and_moved() {
 
 #[test]
 fn a_fresh_arena_is_zeroed_and_aligned() {
-    for (pages, alignment) in [(3, 4096), (511, 4096), (512, 2 << 20), (1537, 2 << 20)] {
+    for pages in [3, 511, 512, 1537] {
         let registry = registry(pages);
         let mut all = registry.try_lease(pages * PAGE_BYTES).expect("all of it is free");
-        assert!(address(&mut all).is_multiple_of(alignment), "{pages} pages are aligned to {alignment}");
+        assert!(address(&mut all).is_multiple_of(2 << 20), "{pages} pages are aligned for huge ones");
+        assert_eq!(all.alignment(), 2 << 20);
         assert!(all.as_capacity_mut().iter().all(|byte| *byte == 0), "{pages} pages are zero");
     }
 }
@@ -126,10 +147,28 @@ fn a_dropped_mapping_is_unmapped() {
     let bytes = 2 << 30;
     let pages = (bytes / rustix::param::page_size()) as u64;
     let before = mapped_pages();
-    let mapping = Mapping::new(bytes).expect("address space is granted");
+    let mapping = Mapping::reserve(bytes).expect("address space is granted");
     assert!(mapped_pages() > before + pages / 2);
     drop(mapping);
     assert!(mapped_pages() < before + pages / 2);
+}
+
+#[test]
+fn f11_registered_memory_stays_where_it_is_whatever_is_done_with_leases() {
+    let registry = registry(4);
+    let ring = registering(&registry);
+    let mut lease = registry.try_lease(3 * 4096).expect("the pages are free");
+    let at = address(&mut lease);
+    let mut lease = Box::new([lease]);
+    assert_eq!(address(&mut lease[0]), at, "moving a lease moves no byte");
+    let [lease] = *lease;
+    let shared = lease.freeze();
+    assert_eq!(shared.as_ptr().addr(), at);
+    drop(shared);
+    registry.shrink();
+    let mut all = registry.try_lease(4 * 4096).expect("all is free");
+    all.as_capacity_mut().fill(1);
+    assert_eq!((ring.entry_of(at), address(&mut all)), (Some(0), registry.arena.region(0).0.addr().get()));
 }
 
 #[test]
@@ -149,18 +188,18 @@ fn f01_sixteen_leases_of_a_page_are_aligned_and_fit_sixteen_pages() {
     assert!(leases.iter_mut().all(|lease| address(lease).is_multiple_of(4096)));
     assert_eq!(parts(&registry), (0, 16, 0));
     assert!(registry.try_lease(1).is_none());
-    let entries: Vec<_> = registry.entries().map(|(_, len)| len).collect();
-    assert_eq!(entries, [16 * 4096], "what is registered is 64 KiB and not a byte more");
+    assert_eq!(registry.arena.region(0).1, 16 * 4096, "what is registered is 64 KiB and not a byte more");
+    assert_eq!(registry.arena.chunks(), 1);
 }
 
 #[test]
 fn f03_a_lease_outlives_its_registry() {
     let registry = registry(2);
-    registry.set_registered(1);
+    let ring = registering(&registry);
     let mut lease = registry.try_lease(8192).expect("both pages are free");
     let mut back = lease.split_off(5000);
     assert!(lease.is_registered());
-    registry.set_unregistered(1);
+    registry.arena.forget_ring(ring.slot().expect("it registers"));
     drop(registry);
     lease.as_capacity_mut().fill(7);
     back.as_capacity_mut().fill(8);
@@ -185,13 +224,13 @@ fn f07_a_lease_has_exactly_the_bytes_asked_for() {
 
 #[test]
 fn f07_an_operation_beyond_the_registered_memory_is_refused() {
-    let registry = with_entry_pages(8, 4);
-    let base = registry.entries().next().expect("there is an entry").0.addr().get();
+    let registry = with_chunk_pages(8, 8, 4);
+    let base = chunks(&registry)[0].0;
     assert!(registry.contains(base, 4 * 4096) && registry.contains(base + 4 * 4096, 4 * 4096));
     assert!(!registry.contains(base + 3 * 4096, 4097), "no operation crosses an entry");
     assert!(!registry.contains(base - 1, 2) && !registry.contains(base + 8 * 4096 - 1, 2));
     assert!(!registry.contains(base, usize::MAX));
-    assert!(catch_unwind(|| registry.begin_flight(Kind::Read, base + 8 * 4096 - 1, 2)).is_err());
+    assert!(catch_unwind(|| registry.arena.begin_flight(Kind::Read, base + 8 * 4096 - 1, 2)).is_err());
     assert_eq!(parts(&registry), (8, 0, 0));
 }
 
@@ -217,37 +256,36 @@ fn f12_the_visible_length_is_what_was_set_last() {
 #[test]
 fn f14_a_registry_without_a_ring_works_and_says_why_it_is_not_registered() {
     let registry = registry(16);
-    registry.set_refused(&io::Error::from(rustix::io::Errno::NOMEM));
+    registry.set_refused(16 * 4096, &io::Error::from(rustix::io::Errno::NOMEM));
     let lease = registry.lease(4096);
     let lease = block_on(lease).expect("leasing needs no registration");
-    assert!(!lease.is_registered() && !registry.is_registered() && !registry.is_registered_on(0));
+    assert!(!lease.is_registered() && !registry.is_registered());
     let reason = registry.unregistered_reason().expect("there is a reason");
     assert!(reason.contains("64 KiB") && reason.contains("RLIMIT_MEMLOCK"), "{reason}");
-    registry.set_registered(0);
-    assert_eq!((registry.is_registered_on(0), registry.unregistered_reason()), (true, None));
+    let ring = registering(&registry);
+    assert_eq!((registry.is_registered(), registry.unregistered_reason()), (true, None));
+    drop(ring);
 }
 
 #[test]
-fn entries_cover_the_arena_and_no_lease_crosses_one() {
-    let registry = with_entry_pages(10, 4);
-    let entries: Vec<_> = registry.entries().map(|(start, len)| (start.addr().get(), len / PAGE_BYTES)).collect();
-    let base = entries[0].0;
-    assert_eq!(entries, [(base, 4), (base + 4 * 4096, 4), (base + 8 * 4096, 2)]);
+fn chunks_cover_the_arena_and_no_lease_crosses_one() {
+    let registry = with_chunk_pages(10, 10, 4);
+    let base = chunks(&registry)[0].0;
+    assert_eq!(chunks(&registry), [(base, 4), (base + 4 * 4096, 4), (base + 8 * 4096, 2)]);
+    let ring = registering(&registry);
     let last = base + 10 * 4096 - 1;
-    assert_eq!([base, base + 4 * 4096, last].map(|addr| registry.entry_of(addr)), [Some(0), Some(1), Some(2)]);
-    assert_eq!([base - 1, last + 1].map(|addr| registry.entry_of(addr)), [None, None]);
+    assert_eq!([base, base + 4 * 4096, last].map(|addr| ring.entry_of(addr)), [Some(0), Some(1), Some(2)]);
+    assert_eq!([base - 1, last + 1].map(|addr| ring.entry_of(addr)), [None, None]);
 
-    let mut leases: Vec<_> = (0..2).map(|_| registry.try_lease(3 * 4096).expect("one fits each entry")).collect();
-    assert!(registry.try_lease(3 * 4096).is_none(), "four pages are free, in three entries");
-    assert_eq!(
-        leases.iter_mut().map(|lease| registry.entry_of(address(lease))).collect::<Vec<_>>(),
-        [Some(0), Some(1)]
-    );
+    let mut leases: Vec<_> = (0..2).map(|_| registry.try_lease(3 * 4096).expect("one fits each chunk")).collect();
+    assert!(registry.try_lease(3 * 4096).is_none(), "four pages are free, in three chunks");
+    let of: Vec<_> = leases.iter_mut().map(|lease| ring.entry_of(address(lease))).collect();
+    assert_eq!(of, [Some(0), Some(1)]);
 }
 
 #[test]
 fn a_lease_that_can_never_be_granted_is_refused_with_a_sentence() {
-    let registry = with_entry_pages(10, 4);
+    let registry = with_chunk_pages(10, 10, 4);
     for (len, hint) in
         [(0, "at least one byte"), (4 * 4096 + 1, "16384 bytes (4 pages)"), (usize::MAX, "never be granted")]
     {
@@ -284,15 +322,15 @@ fn a_page_in_flight_counts_once_whoever_else_has_it() {
     let mut front = registry.try_lease(2 * 4096).expect("the pages are free");
     let mut back = front.split_off(4196);
     let (front_at, back_at) = (address(&mut front), address(&mut back));
-    registry.begin_flight(Kind::Read, front_at, front.capacity());
-    registry.begin_flight(Kind::Read, back_at, back.capacity());
+    registry.arena.begin_flight(Kind::Read, front_at, front.capacity());
+    registry.arena.begin_flight(Kind::Read, back_at, back.capacity());
     assert_eq!(parts(&registry), (1, 0, 2), "two operations on the page that is cut");
-    registry.end_flight(Kind::Read, front_at, front.capacity());
+    registry.arena.end_flight(Kind::Read, front_at, front.capacity());
     assert_eq!(parts(&registry), (1, 1, 1), "the second page is in flight, though a leased part is on it");
     drop(front);
     assert_eq!(parts(&registry), (2, 0, 1));
-    registry.begin_flight(Kind::Read, back_at, 0);
-    registry.end_flight(Kind::Read, back_at, back.capacity());
+    registry.arena.begin_flight(Kind::Read, back_at, 0);
+    registry.arena.end_flight(Kind::Read, back_at, back.capacity());
     assert_eq!(parts(&registry), (2, 1, 0), "an operation on no byte has no page");
 }
 
@@ -301,9 +339,9 @@ fn a_page_that_the_kernel_has_is_never_given_to_the_next() {
     let registry = registry(1);
     let mut lease = registry.try_lease(4096).expect("the page is free");
     let addr = address(&mut lease);
-    registry.begin_flight(Kind::Read, addr, 4096);
+    registry.arena.begin_flight(Kind::Read, addr, 4096);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(lease))).is_err(), "an operation owns its lease");
-    registry.end_flight(Kind::Read, addr, 4096);
+    registry.arena.end_flight(Kind::Read, addr, 4096);
     assert!(registry.try_lease(1).is_none(), "the page stays out of use");
 }
 
@@ -447,10 +485,10 @@ fn leases_cross_threads_and_counts_still_sum() {
                         front.as_capacity_mut().fill(mark);
                         let mut back = front.split_off(len / 2);
                         let addr = address(&mut back);
-                        registry.begin_flight(Kind::Read, addr, back.capacity());
+                        registry.arena.begin_flight(Kind::Read, addr, back.capacity());
                         assert!(front.as_capacity_mut().iter().all(|byte| *byte == mark));
                         drop(front);
-                        registry.end_flight(Kind::Read, addr, back.capacity());
+                        registry.arena.end_flight(Kind::Read, addr, back.capacity());
                         // The other half is released by a thread of its own now and then.
                         let mut check = move || assert!(back.as_capacity_mut().iter().all(|byte| *byte == mark));
                         if turn % 50 == 0 { scope.spawn(check).join().expect("no byte was changed") } else { check() }
@@ -468,7 +506,7 @@ fn leases_cross_threads_and_counts_still_sum() {
 
 #[test]
 fn parts_of_a_lease_are_joined_again_and_strangers_come_back() {
-    let registry = with_entry_pages(8, 4);
+    let registry = with_chunk_pages(8, 8, 4);
     let mut front = registry.try_lease(3 * 4096).expect("the pages are free");
     front.set_len(3 * 4096);
     let mut back = front.split_off(5000);

@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
-use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::types::{CloneBuffersFlags, SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, EnterFlags, IoUring, Probe, SubmissionQueue, squeue};
 
 use super::attempt::attempt;
@@ -280,6 +280,53 @@ impl KernelRing {
         // SAFETY: I4, I5 by this function's contract; the vectors are read before the call returns.
         // Tested by `registered_memory_is_read_into`.
         unsafe { self.ring.submitter().register_buffers(&vectors) }
+    }
+
+    /// Registers a table of so many entries that name nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before Linux 5.19, `EBUSY` if something is registered already.
+    pub(crate) fn register_sparse(&mut self, entries: usize) -> io::Result<()> {
+        let entries = u32::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        self.ring.submitter().register_buffers_sparse(entries)
+    }
+
+    /// Has an entry of the table name other memory, or none. Operations that are issued from here on see it; the
+    /// memory that it named is let go of with the last that was issued before, and then a completion carries the tag
+    /// that it was set with, unless that is 0.
+    ///
+    /// # Safety
+    ///
+    /// I4, I5: the region must stay mapped until the kernel has let go of it.
+    pub(crate) unsafe fn update_buffer(
+        &mut self,
+        index: usize,
+        region: Option<(NonNull<u8>, usize)>,
+        tag: u64,
+    ) -> io::Result<()> {
+        let index = u32::try_from(index).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let (base, len) = region.map_or((ptr::null_mut(), 0), |(start, len)| (start.as_ptr(), len));
+        let vector = libc::iovec { iov_base: base.cast(), iov_len: len };
+        // SAFETY: I4, I5 by this function's contract; vector and tag are read before the call returns.
+        // Tested by `a_cleared_buffer_is_let_go_of_with_its_tag`.
+        unsafe { self.ring.submitter().register_buffers_update(index, &[vector], Some(&[tag])) }
+    }
+
+    /// Takes the first entries of another ring's table, with the memory that is pinned already.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before Linux 6.12 (6.13 into a sparse table) and if the two rings are not of one user, `EEXIST` if the
+    /// other ring is bound to another thread.
+    pub(crate) fn clone_buffers(&mut self, source: RawFd, entries: usize, into_sparse: bool) -> io::Result<()> {
+        let entries = u32::try_from(entries).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let submitter = self.ring.submitter();
+        if into_sparse {
+            submitter.register_buffers_clone_offset(source, 0, 0, entries, CloneBuffersFlags::DST_REPLACE)
+        } else {
+            submitter.register_buffers_clone(source)
+        }
     }
 
     /// Takes the registration back. With operations in flight on it an older kernel waits for them, and a newer one

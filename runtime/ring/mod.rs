@@ -11,7 +11,8 @@ mod scripted;
 pub(crate) mod setup;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use kernel::KernelRing;
@@ -19,7 +20,7 @@ pub(crate) use scripted::ScriptedRing;
 pub use scripted::{Pending, Script};
 
 use super::body::Lent;
-use super::registry::Registry;
+use super::registry::Arena;
 use super::sqe::Encoded;
 
 /// One completion as it came from the ring.
@@ -144,16 +145,72 @@ impl Ring {
         }
     }
 
-    /// Register the pages of a registry, in its own order of entries.
-    pub(crate) fn register(&mut self, registry: &Registry) -> io::Result<()> {
-        let regions: Vec<_> = registry.entries().collect();
+    /// Register the chunks that a registry begins with, in their order, in a table that has no other entries.
+    pub(crate) fn register_first(&mut self, arena: &Arc<Arena>) -> io::Result<()> {
         match self {
             Self::Kernel(ring) => {
+                let regions: Vec<_> = (0..arena.first_chunks()).map(|chunk| arena.region(chunk)).collect();
                 // SAFETY: I4, I5. The driver keeps the registry for as long as the ring, and leaks its pages if the
-                // kernel does not let go of one. Guarded by `a_lease_outlives_its_runtime`.
+                // kernel does not let go of one; these chunks stay mapped. Guarded by `a_lease_outlives_its_runtime`.
                 unsafe { ring.register_buffers(&regions) }
             }
-            Self::Scripted(_) | Self::Closed => Ok(()),
+            Self::Scripted(ring) => ring.register(arena.first_chunks()),
+            Self::Closed => Ok(()),
+        }
+    }
+
+    /// Register a table of so many entries, which name nothing yet.
+    pub(crate) fn register_sparse(&mut self, entries: usize) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => ring.register_sparse(entries),
+            Self::Scripted(ring) => ring.register(0),
+            Self::Closed => Ok(()),
+        }
+    }
+
+    /// Have an entry of a sparse table name a chunk, which this ring has pinned. When the kernel lets go of it, later,
+    /// a completion carries the tag, unless that is 0.
+    pub(crate) fn set_entry(&mut self, arena: &Arc<Arena>, chunk: usize, tag: u64) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I4, I5. As above; a chunk stays mapped for as long as a ring has it pinned, which is until
+                // the completion with the tag. Guarded by `a_chunk_is_given_back_only_when_every_ring_has_let_go`.
+                unsafe { ring.update_buffer(chunk, Some(arena.region(chunk)), tag) }
+            }
+            Self::Scripted(ring) => ring.set_entry(chunk, tag),
+            Self::Closed => Ok(()),
+        }
+    }
+
+    /// Have an entry of a sparse table name nothing. The kernel lets go when no operation uses it any more.
+    pub(crate) fn clear_entry(&mut self, chunk: usize) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I4. No memory is named. Guarded by `a_chunk_is_given_back_only_when_every_ring_has_let_go`.
+                unsafe { ring.update_buffer(chunk, None, 0) }
+            }
+            Self::Scripted(ring) => {
+                ring.clear_entry(chunk);
+                Ok(())
+            }
+            Self::Closed => Ok(()),
+        }
+    }
+
+    /// Take the first entries of another ring's table, which is of the same registry and stays open meanwhile: into a
+    /// sparse table, or into none.
+    pub(crate) fn clone_first(&mut self, source: RawFd, entries: usize, into_sparse: bool) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => ring.clone_buffers(source, entries, into_sparse),
+            Self::Scripted(_) | Self::Closed => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    /// The ring's descriptor, by which another ring can clone its table.
+    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Kernel(ring) => Some(ring.as_raw_fd()),
+            Self::Scripted(_) | Self::Closed => None,
         }
     }
 

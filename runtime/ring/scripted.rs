@@ -8,7 +8,7 @@
 #![allow(unsafe_code, reason = "writes into the memory of a read that it completes, as the kernel does")]
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
@@ -66,6 +66,12 @@ struct Shared {
     take: Option<usize>,
     attempts: VecDeque<i32>,
     play: Option<Play>,
+    /// The tags of the entries of the table that are set.
+    tags: BTreeMap<usize, u64>,
+    /// Tags of entries that were cleared, while they are held back.
+    held_tags: Option<Vec<u64>>,
+    /// What the next registrations of memory answer.
+    refusal: Option<i32>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -161,6 +167,23 @@ impl Script {
         self.shared.borrow_mut().attempts.push_back(result);
     }
 
+    /// Let registrations of memory fail with this errno from now on, or succeed again.
+    pub fn refuse_memory(&self, errno: Option<i32>) {
+        self.shared.borrow_mut().refusal = errno;
+    }
+
+    /// Hold back the completions that say that the played kernel has let go of registered memory, or deliver them.
+    pub fn hold_memory(&self, holds: bool) {
+        let mut shared = self.shared.borrow_mut();
+        let held = std::mem::replace(&mut shared.held_tags, holds.then(Vec::new));
+        held.into_iter().flatten().for_each(|tag| shared.let_go(tag));
+    }
+
+    /// How many entries of the table of registered memory were set one by one and name memory now.
+    pub fn entries_set(&self) -> usize {
+        self.shared.borrow().tags.len()
+    }
+
     /// Move the clock.
     pub fn advance(&self, by: Duration) {
         let now = &self.shared.borrow().now;
@@ -195,6 +218,9 @@ impl ScriptedRing {
             take: None,
             attempts: VecDeque::new(),
             play: None,
+            tags: BTreeMap::new(),
+            held_tags: None,
+            refusal: None,
         }));
         (Self { shared: Rc::clone(&shared) }, Script { shared })
     }
@@ -278,6 +304,24 @@ impl ScriptedRing {
         Some(cqe)
     }
 
+    pub(crate) fn register(&mut self, _entries: usize) -> io::Result<()> {
+        self.shared.borrow().refuse()
+    }
+
+    pub(crate) fn set_entry(&mut self, index: usize, tag: u64) -> io::Result<()> {
+        let mut shared = self.shared.borrow_mut();
+        shared.refuse()?;
+        let old = shared.tags.insert(index, tag);
+        assert!(old.is_none(), "the entry {index} of the table names memory already");
+        Ok(())
+    }
+
+    pub(crate) fn clear_entry(&mut self, index: usize) {
+        let mut shared = self.shared.borrow_mut();
+        let tag = shared.tags.remove(&index).expect("an entry that is cleared names memory");
+        shared.let_go(tag);
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         !self.shared.borrow().answers.is_empty()
     }
@@ -297,6 +341,19 @@ impl ScriptedRing {
 }
 
 impl Shared {
+    fn refuse(&self) -> io::Result<()> {
+        self.refusal.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+    }
+
+    /// The memory of a cleared entry is let go of: the completion with its tag comes, unless it is held back.
+    fn let_go(&mut self, tag: u64) {
+        match &mut self.held_tags {
+            Some(held) => held.push(tag),
+            None if tag == 0 => {}
+            None => self.answer(None, Cqe { user_data: tag, result: 0, flags: 0 }),
+        }
+    }
+
     /// Where the entry of this key is among those that the played kernel holds.
     fn find(&self, user_data: u64) -> Option<usize> {
         let at = self.pending.iter().position(|pending| pending.entry.user_data == user_data);

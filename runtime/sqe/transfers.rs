@@ -185,12 +185,12 @@ impl<'op> Sqe<'op> {
         offset: Option<u64>,
         retry: Retry,
     ) -> io::Result<Encoded<'op>> {
-        let registry = &self.frame.registry;
-        if !registry.contains(region.addr().get(), len) {
+        let pages = &self.frame.pages;
+        if !pages.contains(region.addr().get(), len) {
             return Err(foreign_memory());
         }
-        let registered = registry.is_registered_on(self.frame.ring);
-        let index = if registered { registry.entry_of(region.addr().get()) } else { None };
+        // A chunk by which the registry has grown is unregistered until this ring's next turn.
+        let index = pages.entry_of(region.addr().get());
         let encoded = self.transfer(if index.is_some() { fixed } else { plain }, fd, region, len, offset, retry)?;
         encoded.frame.entry.buf_index = index.unwrap_or(0);
         Ok(encoded)

@@ -261,3 +261,39 @@ fn one_frozen_page_is_written_to_many_at_once() {
         });
     });
 }
+
+#[test]
+fn f16_direct_reads_into_registered_pages_are_as_plain_reads_at_every_alignment() {
+    const LEN: usize = 4 << 20;
+    let content = pattern(16, LEN);
+    let path = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::fs::write(path.path(), &content).unwrap();
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT;
+    let direct = match rustix::fs::open(path.path(), flags, rustix::fs::Mode::empty()) {
+        Ok(direct) => direct,
+        Err(error) => return eprintln!("SKIPPED: no direct reads on this file system: {error}"),
+    };
+    without_hanging(move || {
+        rings::each_with(
+            |config| config.pages(1024),
+            |runtime| {
+                let direct = ringmain::Fd::new(direct.try_clone().unwrap());
+                let registry = runtime.driver().registry().clone();
+                runtime.block_on(async {
+                    for align in [4096, 64 << 10, 2 << 20] {
+                        for (len, offset) in [(4096, 0), (4096, 4096), (128 << 10, 64 << 10), (1 << 20, 12_288)] {
+                            // Inside one large region, at an offset that is a multiple of the alignment and no more.
+                            let before = registry.try_lease(4096).expect("a page is free");
+                            let lease = registry.try_lease_aligned(len, align).expect("the pages are free");
+                            assert!(lease.alignment() >= align);
+                            let (count, lease) = ops::read_fixed_at(&direct, lease, offset as u64).await;
+                            assert_eq!(count.unwrap(), len, "{len} bytes at {offset}, aligned to {align}");
+                            assert!(lease[..] == content[offset..offset + len]);
+                            drop(before);
+                        }
+                    }
+                });
+            },
+        );
+    });
+}

@@ -12,6 +12,7 @@ mod cancellation;
 mod descriptors;
 mod embedding;
 mod limits;
+mod pages;
 mod pressure;
 mod shutdown;
 

@@ -20,14 +20,14 @@ fn a_page_of_many_holders_counts_as_the_last_of_them_in_order() {
     lent.lend();
     assert_eq!(held(&registry), [0, 0, 1, 0, 0]);
     let at = address(&mut leased);
-    registry.begin_flight(Kind::Send, at, 500);
+    registry.arena.begin_flight(Kind::Send, at, 500);
     assert_eq!(held(&registry), [0, 0, 0, 1, 0]);
-    registry.begin_flight(Kind::Send, at, 500);
-    registry.await_notification(Kind::Send, at, 500);
+    registry.arena.begin_flight(Kind::Send, at, 500);
+    registry.arena.await_notification(Kind::Send, at, 500);
     assert_eq!(held(&registry), [0, 0, 0, 0, 1]);
-    registry.end_notification(at, 500);
+    registry.arena.end_notification(at, 500);
     assert_eq!(held(&registry), [0, 0, 0, 1, 0]);
-    registry.end_flight(Kind::Send, at, 500);
+    registry.arena.end_flight(Kind::Send, at, 500);
     lent.unlend();
     assert_eq!(held(&registry), [0, 1, 0, 0, 0]);
     drop(frozen);
@@ -57,17 +57,17 @@ fn pages_in_flight_are_told_apart_by_what_is_done_with_them() {
     let kinds = [Kind::Read, Kind::Write, Kind::Receive, Kind::Send, Kind::Other];
     let mut leases: Vec<_> = kinds.iter().map(|_| registry.try_lease(4096).expect("one page each")).collect();
     for (kind, lease) in kinds.into_iter().zip(&mut leases) {
-        registry.begin_flight(kind, address(lease), 4096);
+        registry.arena.begin_flight(kind, address(lease), 4096);
     }
     let now = registry.snapshot();
     let flying = now.in_flight;
     assert_eq!([flying.read, flying.write, flying.receive, flying.send, flying.other], [1; 5]);
     assert_eq!((now.pages_in_flight, now.pages_in_flight_max), (5, 5));
-    registry.begin_flight(Kind::Read, address(&mut leases[1]), 4096);
+    registry.arena.begin_flight(Kind::Read, address(&mut leases[1]), 4096);
     assert_eq!((registry.snapshot().in_flight.read, registry.snapshot().in_flight.write), (2, 0), "a read comes first");
-    registry.end_flight(Kind::Read, address(&mut leases[1]), 4096);
+    registry.arena.end_flight(Kind::Read, address(&mut leases[1]), 4096);
     for (kind, lease) in kinds.into_iter().zip(&mut leases) {
-        registry.end_flight(kind, address(lease), 4096);
+        registry.arena.end_flight(kind, address(lease), 4096);
     }
     let now = registry.snapshot();
     assert_eq!((now.pages_in_flight, now.pages_in_flight_max, now.pages_held_max), (0, 5, 5));

@@ -297,6 +297,60 @@ fn registered_memory_is_read_into() {
 }
 
 #[test]
+fn a_cleared_buffer_is_let_go_of_with_its_tag() {
+    on_every_ring(&small(), |ring, _| {
+        if let Err(error) = ring.register_sparse(4) {
+            return eprintln!("SKIPPED: no sparse table of buffers: {error}");
+        }
+        let mut memory = vec![0_u8; 4096];
+        let start = NonNull::from(memory.as_mut_slice()).cast::<u8>();
+        // SAFETY: I4, I5: the memory outlives its registration, which is cleared below with nothing in flight.
+        unsafe { ring.update_buffer(2, Some((start, 4096)), 77) }.expect("an entry of the table is set");
+        let (reader, writer) = pipe();
+        rustix::io::write(&writer, b"registered").expect("written");
+        let fixed = |memory: &mut [u8]| Entry { buf_index: 2, ..read(Opcode::ReadFixed, &reader, memory) };
+        stage(ring, fixed(&mut memory[..10]));
+        assert_eq!(collect(ring, 1)[0].result, 10);
+
+        // Used while it is cleared: the tag comes after the operation.
+        stage(ring, fixed(&mut memory[..4]));
+        assert_eq!(ring.enter(Wait::No).expect("entered"), 1);
+        // SAFETY: I4, I5: no memory is named.
+        unsafe { ring.update_buffer(2, None, 0) }.expect("an entry of the table is cleared");
+        rustix::io::write(&writer, b"last").expect("written");
+        let last = collect(ring, 2);
+        assert_eq!((last[0].result, last[1].user_data, last[1].result), (4, 77, 0));
+        stage(ring, fixed(&mut memory[..4]));
+        assert_eq!(collect(ring, 1)[0].result, -libc::EFAULT, "the entry names nothing");
+        ring.unregister_buffers().expect("the table was registered");
+        assert_eq!(&memory[..10], b"laststered");
+    });
+}
+
+#[test]
+fn a_table_of_buffers_is_cloned_between_rings_of_one_thread() {
+    let (mut first, mut plain, mut sparse) = (ring(&small()), ring(&small()), ring(&small()));
+    let mut memory = vec![0_u8; 4096];
+    let start = NonNull::from(memory.as_mut_slice()).cast::<u8>();
+    // SAFETY: I4, I5: the memory outlives the rings, and nothing is in flight when they end.
+    unsafe { first.register_buffers(&[(start, 4096)]) }.expect("one page can be registered");
+    let source = first.as_raw_fd();
+    sparse.register_sparse(4).expect("this kernel has sparse tables, as the clone needs them");
+    for (clone, into_sparse) in [(&mut plain, false), (&mut sparse, true)] {
+        if let Err(error) = clone.clone_buffers(source, 1, into_sparse) {
+            eprintln!("SKIPPED: no clone of a table of buffers: {error}");
+            continue;
+        }
+        let (reader, writer) = pipe();
+        rustix::io::write(&writer, b"cloned").expect("written");
+        stage(clone, read(Opcode::ReadFixed, &reader, &mut memory[..6]));
+        assert_eq!((collect(clone, 1)[0].result, &memory[..6]), (6, &b"cloned"[..]));
+        clone.unregister_buffers().expect("the table was cloned");
+    }
+    first.unregister_buffers().expect("it was registered");
+}
+
+#[test]
 fn an_eventfd_is_signalled_for_a_completion() {
     on_every_ring(&small(), |ring, _| {
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("made");
