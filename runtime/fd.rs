@@ -161,6 +161,15 @@ impl Shared {
     }
 
     fn hang_up(&self) {
+        // A listening socket has no peer to be told, and may be shared with a process that goes on with it: a shutdown
+        // would end the listening there too. The cancel alone ends what is pending here.
+        if rustix::net::sockopt::socket_acceptconn(&self.fd) != Ok(true) {
+            self.shut_down();
+        }
+        Driver::hang_up(self.fd.as_fd());
+    }
+
+    fn shut_down(&self) {
         match rustix::net::shutdown(&self.fd, Shutdown::Both) {
             // A pipe or file has no connection, and a connection that never was, or is no more, needs no end.
             Ok(()) | Err(Errno::NOTSOCK | Errno::NOTCONN) => {}
@@ -168,6 +177,5 @@ impl Shared {
                 tracing::warn!(fd = self.fd.as_raw_fd(), %error, "a connection could not be shut down")
             }
         }
-        Driver::hang_up(self.fd.as_fd());
     }
 }

@@ -34,8 +34,7 @@ impl Stream<Unix> {
     ///
     /// All the descriptors go with the first byte, or none; the count says how many bytes the kernel has taken, and
     /// what is left is for [`send_all`](Self::send_all). The receiver gets descriptors of its own for the same open
-    /// files: what is sent is still the sender's, and may be closed as soon as this has ended. Of a listener, cancel the
-    /// accepts first: [`Listener`](super::Listener) says why.
+    /// files: what is sent is still the sender's, and may be closed as soon as this has ended.
     ///
     /// # Cancel safety
     /// Dropping it before it has ended means that nothing was sent.

@@ -12,9 +12,9 @@ use crate::runtime::{Fd, Submission};
 /// A socket that takes connections. See [`TcpListener`](super::TcpListener) and [`UnixListener`](super::UnixListener)
 /// for how one is made.
 ///
-/// Dropping it ends the accepts that are pending on it. One that is dropped while accepts are pending is also shut down,
-/// and listens no more, in no process that has it: before dropping a listener that another process goes on with,
-/// [`cancel`](Submission::cancel) the accepts and await what they came to.
+/// Dropping it ends the accepts that are pending on it. A process that shares the socket goes on listening; so that no
+/// connection is taken here and then closed, [`cancel`](Submission::cancel) the accepts first and await what they came
+/// to.
 pub struct Listener<F: Family> {
     fd: Fd,
     _family: PhantomData<F>,

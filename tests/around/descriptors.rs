@@ -289,3 +289,25 @@ fn promises_to_another_process_are_none() {
     }
     assert!(inherited_listeners().unwrap().is_empty());
 }
+
+#[test]
+fn a_listener_dropped_while_it_accepts_goes_on_listening_for_those_who_share_it() {
+    rings::each(|runtime| {
+        runtime.block_on(async {
+            let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            let at = listener.local_addr().unwrap();
+            let shared = std::net::TcpListener::from(listener.as_fd().try_clone_to_owned().unwrap());
+            let mut accept = listener.accept();
+            assert!(poll_once(&mut accept).await.is_pending());
+            one_turn().await;
+            drop((accept, listener));
+            while Driver::current().operations_active() > 0 {
+                one_turn().await;
+            }
+            let client = std::net::TcpStream::connect(at).expect("the socket still listens");
+            shared.set_nonblocking(false).unwrap();
+            let (_served, from) = shared.accept().unwrap();
+            assert_eq!(from, client.local_addr().unwrap());
+        });
+    });
+}
