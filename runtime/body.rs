@@ -174,6 +174,11 @@ impl Body {
         self.frame.borrow_mut().await_notification();
     }
 
+    /// Whether the kernel holds it for its notification alone.
+    pub(crate) fn is_notifying(&self) -> bool {
+        self.held.get() && self.frame.borrow().is_notifying
+    }
+
     /// Move the operation out. A descriptor that was to be closed and never was is closed here, not when the body is
     /// next used.
     #[inline]

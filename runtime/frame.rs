@@ -25,7 +25,7 @@ pub(crate) struct Frame {
     /// Regions of the registry that the entry lends, as (address, bytes).
     pub(crate) flights: Vec<(usize, usize)>,
     /// The result is out and the kernel keeps these regions until its notification.
-    is_notifying: bool,
+    pub(crate) is_notifying: bool,
     pub(crate) pages: RingPages,
     pub(crate) vectors: Vec<libc::iovec>,
     /// Whether the kernel takes several vectors over registered memory in one entry.

@@ -46,12 +46,12 @@ use super::body::{Body, Lent};
 use super::buf::Ticket;
 use super::completion::{Answer, Completion, Creates, is_interrupted};
 use super::frame::Retry;
+use super::metrics::Metrics;
 use super::operation::Operation;
 use super::registry::RingPages;
 use super::ring::Cqe;
 use super::sqe::poll_entry;
 use super::waking::Waking;
-use answered::Notified;
 
 /// Bits of `user_data` that hold the index; the rest holds the sequence.
 const INDEX_BITS: u32 = 24;
@@ -253,7 +253,6 @@ pub(crate) struct Slots {
     active: usize,
     held: usize,
     takes_fixed_vectors: bool,
-    notified: Notified,
 }
 
 /// What a completion asks of the driver.
@@ -309,7 +308,6 @@ impl Slots {
             active: 0,
             held: 0,
             takes_fixed_vectors,
-            notified: Notified::default(),
         }
     }
 
@@ -437,7 +435,7 @@ impl Slots {
 
     /// Settle one completion.
     #[inline(never)]
-    pub(crate) fn settle(&mut self, cqe: Cqe) -> Settled {
+    pub(crate) fn settle(&mut self, cqe: Cqe, metrics: &Metrics) -> Settled {
         let key = Key(cqe.user_data & !CANCEL);
         let Some(slot) = self.get(key).map(Rc::clone) else {
             // An operation may well have ended before its cancel is answered.
@@ -471,7 +469,7 @@ impl Slots {
                 if more {
                     return Settled::Stale;
                 }
-                self.notified.note(&slot, cqe);
+                slot.learn(cqe, metrics);
                 self.conclude(&slot, slot.result.get(), slot.flags.get())
             }
             State::Orphaned => {
@@ -483,7 +481,7 @@ impl Slots {
                     slot.answer_orphan(cqe);
                     return Settled::Dispose(None, completion);
                 }
-                self.notified.note(&slot, cqe);
+                slot.learn(cqe, metrics);
                 self.held -= 1;
                 if slot.body.is_held() {
                     slot.body.release(slot.never_ran(cqe.result));
@@ -604,12 +602,12 @@ impl Slots {
                     _ => (false, None),
                 }
             }
-            // Its result is out, and a notification comes when it comes. Only another try can be prevented.
-            State::Answered => {
+            // A notification comes when it comes. Only another try after it can be prevented.
+            State::Answered | State::Orphaned if slot.is_answered() => {
                 slot.cancel.set(Cancel::Sent);
                 (false, None)
             }
-            State::Waiting | State::WaitingPoll | State::Orphaned => {
+            State::Waiting | State::WaitingPoll | State::Answered | State::Orphaned => {
                 let first = slot.cancel.get() == Cancel::No;
                 if first {
                     slot.cancel.set(Cancel::Queued);
@@ -669,7 +667,7 @@ impl Slots {
         if slot.cancel.get() == Cancel::Queued {
             slot.cancel.set(Cancel::Sent);
         }
-        slot.is_with_kernel() && slot.state.get() != State::Answered
+        slot.is_with_kernel() && !slot.is_answered()
     }
 
     /// The future has gone. A slot that is vacant now is to be emptied, and to be recycled then.
@@ -678,13 +676,10 @@ impl Slots {
             self.vacate(slot);
             return Orphaned::Gone;
         }
-        let is_answered = slot.state.replace(State::Orphaned) == State::Answered;
-        // A cancel could not find an answered one, and would be sent again and again.
-        let cancel = slot.cancel.get() == Cancel::No && !is_answered;
-        match (is_answered, cancel) {
-            (true, _) => slot.cancel.set(Cancel::No),
-            (false, true) => slot.cancel.set(Cancel::Queued),
-            (false, false) => {}
+        slot.state.set(State::Orphaned);
+        let cancel = slot.cancel.get() == Cancel::No && !slot.is_answered();
+        if cancel {
+            slot.cancel.set(Cancel::Queued);
         }
         let (_no_descriptor, items) = slot.take_left();
         Orphaned::Kept { cancel, waking: slot.take_waking(), items }
@@ -764,8 +759,8 @@ impl Slot {
     /// completion says, so only one answer matters: that the kernel did not find it. It looks in its queues, and an
     /// operation that is being moved from one to the other just then is in none of them.
     fn settle_cancel(&self, result: i32) -> Settled {
-        // One that is answered is in none of them for good.
-        let is_findable = self.is_with_kernel() && self.state.get() != State::Answered;
+        // One that is answered is in none of them for good: its cancel would miss again and again.
+        let is_findable = self.is_with_kernel() && !self.is_answered();
         if result == -libc::ENOENT && is_findable && self.cancel.get() == Cancel::Sent {
             self.cancel.set(Cancel::Queued);
             return Settled::CancelMissed(self.key());

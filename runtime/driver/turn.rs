@@ -241,9 +241,6 @@ impl Core {
             }
         }
         metrics.completions.add(reaped);
-        let notified = slots.take_notified();
-        metrics.sends_zero_copy.add(notified.shared);
-        metrics.sends_copied.add(notified.copied);
     }
 
     /// Whether an operation that comes now need not wait for another.
@@ -321,7 +318,7 @@ impl Outgoing {
     /// Settle a completion of any kind.
     #[inline(never)]
     fn settle(&mut self, cqe: Cqe, slots: &mut Slots, after: &mut After, metrics: &Metrics) {
-        match slots.settle(cqe) {
+        match slots.settle(cqe, metrics) {
             Settled::Nothing => {}
             Settled::Wake(waking) => after.wake(waking),
             Settled::Requeue(key) => {

@@ -5,36 +5,11 @@
 //! posts them in this order (`io_send_zc`, `io_uring/net.c`). Nothing can hurry a notification: it comes when the last
 //! packet that shares the memory is gone, so no cancel is sent for one.
 
-use super::{Cancel, Settled, Slot, Slots, State, is_interrupted};
+use super::{Settled, Slot, State, is_interrupted};
 use crate::runtime::abi;
 use crate::runtime::frame::Retry;
+use crate::runtime::metrics::Metrics;
 use crate::runtime::ring::Cqe;
-
-/// What notifications have said that the driver has not counted yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Notified {
-    pub(crate) shared: u64,
-    pub(crate) copied: u64,
-}
-
-impl Notified {
-    /// The last completion of an answered operation: whoever waits to learn from it, learns.
-    pub(super) fn note(&mut self, slot: &Slot, cqe: Cqe) {
-        let Some(zero_copy) = slot.body.take_zero_copy() else {
-            return;
-        };
-        let was_copied = cqe.result & abi::ZC_COPIED != 0;
-        zero_copy.learn(was_copied);
-        *(if was_copied { &mut self.copied } else { &mut self.shared }) += 1;
-    }
-}
-
-impl Slots {
-    /// What notifications have said since this was last asked.
-    pub(crate) fn take_notified(&mut self) -> Notified {
-        std::mem::take(&mut self.notified)
-    }
-}
 
 impl Slot {
     /// The result of an operation that is answered, as its completion will have it. None while it is not, and for one
@@ -55,14 +30,28 @@ impl Slot {
         waking.map_or(Settled::Nothing, Settled::Wake)
     }
 
-    /// An orphan has one more completion to come. If it is answered now, it stays an orphan, and its cancel has come too
-    /// late.
+    /// An orphan has one more completion to come. If it is answered now, it stays an orphan.
     pub(super) fn answer_orphan(&self, cqe: Cqe) {
         if self.body.is_held() && !self.is_multishot.get() {
             self.body.await_notification();
-            self.cancel.set(Cancel::No);
             self.forget_failure(cqe);
         }
+    }
+
+    /// Whether only its notification is to come, be it for an orphan.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self.state.get(), State::Answered | State::Orphaned) && self.body.is_notifying()
+    }
+
+    /// The notification of an answered operation: whoever waits to learn from it, learns.
+    pub(super) fn learn(&self, cqe: Cqe, metrics: &Metrics) {
+        let Some(zero_copy) = self.body.take_zero_copy() else {
+            return;
+        };
+        let was_copied = cqe.result & abi::ZC_COPIED != 0;
+        zero_copy.learn(was_copied);
+        let sends = if was_copied { &metrics.sends_copied } else { &metrics.sends_zero_copy };
+        sends.add(1);
     }
 
     /// A notification says "copied" also when nothing was sent, and nobody is to learn from that.

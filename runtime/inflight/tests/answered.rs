@@ -213,3 +213,29 @@ fn a_page_is_not_leased_again_before_the_notification() {
         assert!(rig.driver.registry().try_lease(4096).is_some());
     }
 }
+
+#[test]
+fn shutdown_asks_for_no_end_of_what_is_answered() {
+    for dropped in [false, true] {
+        let rig = Rig::with(&Config::default().pages(8).shutdown_timeout(std::time::Duration::from_secs(1)));
+        let (submission, key) = rig.in_kernel(What::SendZc);
+        let mut submission = Some(submission);
+        rig.script.complete_with(key, 8, abi::MORE);
+        rig.turn();
+        if dropped {
+            submission = None;
+        }
+        let mut enters = 0;
+        rig.script.play(move |script| {
+            enters += 1;
+            assert!(script.pending().iter().all(|pending| pending.entry.opcode == abi::SEND_ZC), "nothing to cancel");
+            if enters == 10 {
+                script.complete_with(key, 0, NOTIFICATION);
+            }
+        });
+        rig.driver.shutdown();
+        assert_eq!(rig.driver.metrics().cancels.get(), 0);
+        drop(submission);
+        assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
+    }
+}
