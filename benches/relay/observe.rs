@@ -17,8 +17,9 @@ pub(crate) struct Observed {
 /// The part of a transfer that is measured: it opens when all is warm, and closes before anything ends.
 pub(crate) struct Window {
     relay: Observed,
-    opens: Instant,
-    closes: Instant,
+    warm_up: Duration,
+    length: Duration,
+    opens: Option<Instant>,
     begin: Option<Moment>,
     end: Option<Moment>,
 }
@@ -92,10 +93,9 @@ impl Observed {
 }
 
 impl Window {
-    /// One that opens after the warm-up and stays open for `length`.
+    /// One that opens when the warm-up after the first tick is over, and stays open for `length`.
     pub(crate) fn new(relay: Observed, warm_up: Duration, length: Duration) -> Self {
-        let opens = Instant::now() + warm_up;
-        Window { relay, opens, closes: opens + length, begin: None, end: None }
+        Window { relay, warm_up, length, opens: None, begin: None, end: None }
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -106,13 +106,15 @@ impl Window {
         self.end.is_some()
     }
 
-    /// Opens or closes if it is time; to be called often, with what has been counted so far.
+    /// Opens or closes if it is time; to be called often once bytes have come through the relay, with what has been
+    /// counted so far. Not before that: to connect a thousand streams can take longer than a warm-up.
     pub(crate) fn tick(&mut self, count: u64) -> io::Result<()> {
         let now = Instant::now();
-        if self.begin.is_none() && now >= self.opens {
-            self.begin = Some(self.moment(count)?);
-        } else if self.is_open() && now >= self.closes {
-            self.end = Some(self.moment(count)?);
+        let opens = *self.opens.get_or_insert(now + self.warm_up);
+        match (&self.begin, &self.end) {
+            (None, _) if now >= opens => self.begin = Some(self.moment(count)?),
+            (Some(begin), None) if now >= begin.at + self.length => self.end = Some(self.moment(count)?),
+            _ => {}
         }
         Ok(())
     }

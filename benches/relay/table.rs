@@ -1,7 +1,7 @@
 //! One cell as a table: a line for each way of relaying.
 
 use crate::cells::{Cell, TWINS};
-use crate::harness::{Row, ratio};
+use crate::harness::{Row, Spread, ratio};
 use crate::load::Kind;
 
 /// Prints the rows of one cell; each way's ratio is to the hand-written loop that costs least here.
@@ -15,13 +15,18 @@ pub(crate) fn print(cell: &Cell, rows: &[Row]) {
     let columns = columns(cell.load.kind);
     let heads: String = columns.iter().map(|(_, head, _)| format!(" {head:>11}")).collect();
     println!("  {:<18} {:>29} {:>7}{heads}", "", cell.cost(), "ratio");
-    for cost in rows.iter().filter(|row| row.metric == cell.cost()) {
-        let spread = cost.spread;
-        let to_twin = twin.and_then(|twin| ratio(cost, twin)).map_or_else(dash, |ratio| format!("{:.2}", ratio.median));
+    let mut variants: Vec<&str> = rows.iter().map(|row| row.variant).collect();
+    variants.dedup();
+    for variant in variants {
+        let cost = rows.iter().find(|row| row.variant == variant && row.metric == cell.cost());
+        let to_twin = cost.zip(twin).and_then(|(cost, twin)| ratio(cost, twin));
+        let to_twin = to_twin.map_or_else(dash, |ratio| format!("{:.2}", ratio.median));
         let digits = if cell.load.kind == Kind::Bulk { 3 } else { 1 };
-        let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| format!("{value:.digits$}"));
-        let line: String = columns.iter().map(|column| format!(" {:>11}", text(rows, cost.variant, column))).collect();
-        println!("  {:<18} {:>29} {to_twin:>7}{line}", cost.variant, format!("{median} ({min} to {max})"));
+        let cost = cost.map_or_else(dash, |Row { spread: Spread { median, min, max, .. }, .. }| {
+            format!("{median:.digits$} ({min:.digits$} to {max:.digits$})")
+        });
+        let line: String = columns.iter().map(|column| format!(" {:>11}", text(rows, variant, column))).collect();
+        println!("  {variant:<18} {cost:>29} {to_twin:>7}{line}");
     }
 }
 

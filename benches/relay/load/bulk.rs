@@ -1,8 +1,7 @@
-//! Bulk traffic, one way: sources that never pause, and a sink that counts.
+//! Bulk traffic, one way: sources that never pause, and a sink that counts and says when it is enough.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
 use serde_json::{Value, json};
@@ -10,15 +9,16 @@ use serde_json::{Value, json};
 use super::{CHUNK, Load, Streams};
 use crate::observe::{Observed, Window};
 
-/// Sends on every connection until the sink's window has closed, then waits until the other side has closed them all.
+/// Sends on every connection until the sink ends its side of it.
 pub(super) fn source(load: Load, relay: SocketAddr) -> io::Result<Value> {
     let chunk = vec![0x5a; CHUNK];
     let mut sent = 0;
-    let mut streams = Streams::new(super::connect(load, relay)?, EventFlags::OUT)?;
-    // The sink's window opens a little later than this begins; the warm-up once more is more than that little.
-    let deadline = Instant::now() + load.warm_up + load.window + load.warm_up;
-    let mut advance = |_, mut stream: &TcpStream, _| {
-        if Instant::now() >= deadline {
+    let mut streams = Streams::new(super::connect(load, relay)?, EventFlags::OUT | EventFlags::RDHUP)?;
+    let mut advance = |_, mut stream: &TcpStream, flags: EventFlags| {
+        if flags.contains(EventFlags::RDHUP) {
+            if stream.read(&mut [0; 1])? != 0 {
+                return Err(io::Error::other("the sink sends nothing, yet the relay answered something"));
+            }
             stream.shutdown(Shutdown::Write)?;
             return Ok(true);
         }
@@ -26,17 +26,10 @@ pub(super) fn source(load: Load, relay: SocketAddr) -> io::Result<Value> {
         Ok(false)
     };
     while !streams.turn(&mut advance)? {}
-    let mut answer = [0; 1];
-    for mut stream in &streams.streams {
-        stream.set_nonblocking(false)?;
-        if stream.read(&mut answer)? != 0 {
-            return Err(io::Error::other("the sink sends nothing, yet the relay answered something"));
-        }
-    }
     Ok(json!({ "sent": sent, "received": 0 }))
 }
 
-/// Reads every connection to its end, closes it, and measures what comes while the window is open.
+/// Measures what comes while the window is open, then ends its side of every connection and reads the rest.
 pub(super) fn sink(
     load: Load,
     listener: &TcpListener,
@@ -46,18 +39,22 @@ pub(super) fn sink(
     let mut received = 0;
     let mut streams = Streams::new(super::accept(load, listener)?, EventFlags::IN)?;
     let mut window = Window::new(observed()?, load.warm_up, load.window);
+    let mut is_over = false;
     loop {
         let all_ended = streams.turn(|_, mut stream, _| {
             let count = stream.read(&mut chunk)?;
             received += count as u64;
-            if count == 0 {
-                stream.shutdown(Shutdown::Write)?;
-            }
             Ok(count == 0)
         })?;
-        window.tick(received)?;
+        if received > 0 {
+            window.tick(received)?;
+        }
         if all_ended {
             break;
+        }
+        if window.has_closed() && !is_over {
+            is_over = true;
+            streams.streams.iter().try_for_each(|stream| stream.shutdown(Shutdown::Write))?;
         }
     }
     let seen = window.finish(received)?;

@@ -57,7 +57,9 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
                 }
             }
         })?;
-        window.tick(sent + received)?;
+        if received > 0 {
+            window.tick(sent + received)?;
+        }
         if all_ended {
             break;
         }

@@ -38,10 +38,6 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
     let (mut sent, mut received) = (0, 0);
     let mut window = Window::new(observed, load.warm_up, load.window);
     for pause in PAUSES.iter().cycle() {
-        window.tick(sent)?;
-        if window.has_closed() {
-            break;
-        }
         let burst = exchange(&stream, &chunk, BURST)?;
         // To wait is the load itself: the peer pauses, and nothing is waited for.
         thread::sleep(*pause);
@@ -50,6 +46,10 @@ pub(super) fn source(load: Load, relay: SocketAddr, observed: Observed) -> io::R
         if window.is_open() {
             bursts.saturating_record(burst.as_nanos() as u64);
             shorts.saturating_record(short.as_nanos() as u64);
+        }
+        window.tick(sent)?;
+        if window.has_closed() {
+            break;
         }
     }
     let seen = window.finish(sent)?;
