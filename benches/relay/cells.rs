@@ -25,7 +25,7 @@ const BULK_CONNECTIONS: [u64; 5] = [1, 16, 64, 100, 1000];
 
 /// Connections that are silent: two descriptors each in the relay, whose limit is 20,000 on the smallest machine that
 /// this should run on.
-const IDLE_CONNECTIONS: u64 = 9000;
+pub(crate) const IDLE_CONNECTIONS: u64 = 9000;
 
 /// From this payload on a low-water mark can make a difference, in bytes.
 const LOW_WATER_PAYLOAD: u64 = 64 << 10;

@@ -100,7 +100,7 @@ fn run() -> io::Result<()> {
         table::print(cell, &measured);
         rows.extend(measured);
     }
-    targets::print(&cells, &rows);
+    targets::print(&cells, &rows, bench.smoke());
     if let Some(record) = bench.finish()? {
         draw(&record, &cells, &rows)?;
     }

@@ -1,6 +1,6 @@
 //! What was hoped for, and what came of it.
 
-use crate::cells::{Cell, FORCED};
+use crate::cells::{Cell, FORCED, IDLE_CONNECTIONS};
 use crate::harness::{Row, Spread, ratio};
 use crate::load::Kind;
 
@@ -45,11 +45,14 @@ const IDLE_TARGETS: [(&str, f64, &str); 5] = [
 ];
 
 /// Prints every target with what was measured, met or missed; those whose cells were not measured are left out.
-pub(crate) fn print(cells: &[Cell], rows: &[Row]) {
+pub(crate) fn print(cells: &[Cell], rows: &[Row], is_smoke: bool) {
     if rows.is_empty() {
         return;
     }
     println!("\ntargets (ratios are within a round: median, min to max)");
+    if is_smoke {
+        println!("  of a smoke run, which measures too little for any of it to mean much:");
+    }
     print_choice(cells, rows);
     for (case, others, bar) in COST_TARGETS {
         let Some(cell) = cells.iter().find(|cell| cell.case == case) else { continue };
@@ -64,7 +67,9 @@ pub(crate) fn print(cells: &[Cell], rows: &[Row]) {
         }
     }
     print_tail(rows);
-    for cell in cells.iter().filter(|cell| cell.load.kind == Kind::Idle) {
+    // With fewer connections there is more of what they share for each of them.
+    let is_idle = |cell: &&Cell| cell.load.kind == Kind::Idle && cell.load.connections == IDLE_CONNECTIONS;
+    for cell in cells.iter().filter(is_idle) {
         for (metric, bar, words) in IDLE_TARGETS {
             if let Some(row) = find(rows, &cell.case, "auto", metric) {
                 let value = row.spread.median;
