@@ -8,7 +8,7 @@ use crate::runtime::{Completion, Encoded, Fd, FdHold, Fill, Operation, Sqe, Subm
 /// the next.
 ///
 /// The count is of all of them together, and each lease's length becomes what arrived in it. As
-/// [`read_fixed`](super::read_fixed()) otherwise. Leases that lie in different registered buffers of 1 GiB, or on a
+/// [`read_fixed`](super::read_fixed()) otherwise. Leases that lie in different chunks of the registry, or on a
 /// machine that has not registered them, are read into by `READV`: one entry all the same, and their pages are pinned
 /// for it.
 ///

@@ -7,7 +7,7 @@ use crate::runtime::{Completion, Encoded, Fd, FdHold, IoBuf, Operation, Sqe, Sub
 /// `writev_fixed(fd, buffers)`: writes several leases of registered pages in order.
 ///
 /// The count is of all of them together, and may end inside any. As [`write_fixed`](super::write_fixed()) otherwise.
-/// Leases that lie in different registered buffers of 1 GiB, or on a machine that has not registered them, are written
+/// Leases that lie in different chunks of the registry, or on a machine that has not registered them, are written
 /// by `WRITEV`: one entry all the same, and their pages are pinned for it. A clone of a [`SharedBuf`](crate::SharedBuf) is
 /// a lease as well.
 ///
