@@ -105,6 +105,9 @@ impl Frame {
     /// The kernel gets the regions.
     #[inline]
     pub(crate) fn begin_flights(&mut self) {
+        if self.flights.is_empty() {
+            return;
+        }
         self.is_notifying = false;
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
@@ -124,6 +127,9 @@ impl Frame {
     /// The kernel has let go of the regions.
     #[inline]
     pub(crate) fn end_flights(&mut self) {
+        if self.flights.is_empty() {
+            return;
+        }
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
             if self.is_notifying {

@@ -417,7 +417,7 @@ impl Slots {
 
     /// Settle one completion, if it is what nearly every one is: the only one of its operation, a success, and waited
     /// for. `None`: nothing has happened, and [`settle`](Self::settle) is to have it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, cqe: Cqe) -> Option<Rc<Waking>> {
         let slot = self.get(Key(cqe.user_data))?;
         if slot.state.get() != State::Waiting || slot.is_multishot.get() || cqe.flags & abi::MORE != 0 || cqe.result < 0

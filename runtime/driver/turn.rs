@@ -24,7 +24,7 @@ use crate::runtime::body::Lent;
 use crate::runtime::entry::Entry;
 use crate::runtime::inflight::{Key, Settled, Slot, Slots};
 use crate::runtime::metrics::Metrics;
-use crate::runtime::ring::{Cqe, Ring, Wait};
+use crate::runtime::ring::{Cqe, Reaping, Ring, Wait};
 use crate::runtime::waking::{Wakers, Waking};
 
 /// How often one turn enters again for what the kernel could not post at once. The rest comes with the next turn, so
@@ -231,15 +231,11 @@ impl Core {
     #[inline(always)]
     fn reap(&mut self, metrics: &Metrics) {
         let Self { ring, table, slots, after, outgoing, .. } = self;
-        let mut reaped = 0;
-        for cqe in ring.reap() {
-            reaped += 1;
-            match slots.complete(cqe) {
-                Some(waking) => after.wake(waking),
-                None if table.is_released(cqe.user_data) => {}
-                None => outgoing.settle(cqe, slots, after, metrics),
-            }
-        }
+        let reaped = match ring.reap() {
+            // The one of real rings by itself, so that not each of its completions asks which ring it is of.
+            Reaping::Kernel(queue) => outgoing.settle_each(queue, table, slots, after, metrics),
+            queue => outgoing.settle_each(queue, table, slots, after, metrics),
+        };
         metrics.completions.add(reaped);
     }
 
@@ -313,6 +309,28 @@ impl Outgoing {
 
     fn has_any(&self) -> bool {
         !(self.backlog.is_empty() && self.cancels.is_empty() && self.missed.is_empty())
+    }
+
+    /// Settle completions, and count them.
+    #[inline(always)]
+    fn settle_each(
+        &mut self,
+        queue: impl Iterator<Item = Cqe>,
+        table: &mut Table,
+        slots: &mut Slots,
+        after: &mut After,
+        metrics: &Metrics,
+    ) -> u64 {
+        let mut settled = 0;
+        for cqe in queue {
+            settled += 1;
+            match slots.complete(cqe) {
+                Some(waking) => after.wake(waking),
+                None if table.is_released(cqe.user_data) => {}
+                None => self.settle(cqe, slots, after, metrics),
+            }
+        }
+        settled
     }
 
     /// Settle a completion of any kind.
