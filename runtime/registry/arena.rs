@@ -79,7 +79,7 @@ impl Arena {
         let bytes = layout.end().checked_mul(PAGE_BYTES).expect("the table of buffers bounds the length");
         let ground = Ground {
             layout,
-            mapping: Mapping::reserve(bytes)?,
+            mapping: Mapping::reserve(bytes, layout.align())?,
             ledger: Ledger::new(layout.pages_max()),
             chunks: (0..layout.chunks()).map(|_| ChunkRings::default()).collect(),
             generation: AtomicU64::new(0),

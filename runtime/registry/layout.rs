@@ -100,6 +100,12 @@ impl Layout {
         (chunk < self.chunks() && self.pages_of(chunk).contains(&(last / PAGE_BYTES))).then_some(chunk)
     }
 
+    /// What every chunk begins at a multiple of, in bytes: its own length or a huge page, whichever is less.
+    pub(super) fn align(&self) -> usize {
+        let pages = if self.chunks() == 1 { self.pages.next_power_of_two() } else { self.chunk_pages };
+        (pages * PAGE_BYTES).min(HUGE_BYTES)
+    }
+
     /// The longest run, in pages, that there can ever be: it lies in one chunk.
     pub(super) fn run_max(&self) -> usize {
         let first = self.pages.min(self.chunk_pages);

@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use super::arena::{Arena, Place};
 use super::fixed_buf::FixedBuf;
 use super::layout::Layout;
-use super::mapping::HUGE_BYTES;
 use super::pool::{Pool, Run};
 use super::segment::Segment;
 use super::{PAGE_BYTES, invalid};
@@ -144,9 +143,11 @@ pub(super) fn run(layout: &Layout, bytes: usize, align: usize) -> io::Result<Run
             max / PAGE_BYTES
         )));
     }
-    if !align.is_power_of_two() || align > HUGE_BYTES {
+    if !align.is_power_of_two() || align > layout.align() {
         return Err(invalid(format!(
-            "a lease cannot be aligned to {align} bytes: ask for a power of two up to {HUGE_BYTES}"
+            "a lease cannot be aligned to {align} bytes: ask for a power of two up to {}, which this registry is aligned \
+             to itself",
+            layout.align()
         )));
     }
     Ok(Run { bytes, pages: bytes.div_ceil(PAGE_BYTES), align: align.div_ceil(PAGE_BYTES) })

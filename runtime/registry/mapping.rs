@@ -13,7 +13,7 @@ use super::{PAGE_BYTES, invalid};
 /// The size and alignment of a huge page, which the kernel pins and accounts for as one.
 pub(super) const HUGE_BYTES: usize = 2 << 20;
 
-/// A reserved range of addresses, aligned for huge pages. What is not [opened](Self::open) has no memory and faults.
+/// A reserved range of addresses. What is not [opened](Self::open) has no memory and faults.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
@@ -27,13 +27,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves addresses; they cost nothing.
-    pub(super) fn reserve(bytes: usize) -> io::Result<Self> {
+    /// Reserves addresses that begin at a multiple of `align` bytes; they cost nothing.
+    pub(super) fn reserve(bytes: usize, align: usize) -> io::Result<Self> {
         let too_large =
             || invalid(format!("a registry of {bytes} bytes is larger than the address space; ask for fewer pages"));
         let bytes = bytes.checked_next_multiple_of(rustix::param::page_size()).ok_or_else(too_large)?;
-        // The kernel aligns a mapping to a page only, so reserve one huge page more and cut the ends off.
-        let padded = bytes.checked_add(HUGE_BYTES).ok_or_else(too_large)?;
+        // The kernel aligns a mapping to a page only, so reserve more and cut the ends off.
+        let spare = if align > rustix::param::page_size() { align } else { 0 };
+        let padded = bytes.checked_add(spare).ok_or_else(too_large)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: I4: a new anonymous mapping at an address of the kernel's choice aliases nothing. Tested by
         // `a_fresh_arena_is_zeroed_and_aligned`.
@@ -41,8 +42,8 @@ impl Mapping {
         let base =
             NonNull::new(base.cast()).ok_or_else(|| io::Error::other("the kernel mapped memory at address 0"))?;
         let mut mapping = Self { base, bytes: padded };
-        let misaligned = mapping.base.addr().get() % HUGE_BYTES;
-        mapping.cut_front((HUGE_BYTES - misaligned) % HUGE_BYTES)?;
+        let misaligned = mapping.base.addr().get() % align;
+        mapping.cut_front((align - misaligned) % align)?;
         mapping.cut_back(mapping.bytes - bytes)?;
         Ok(mapping)
     }

@@ -240,7 +240,8 @@ impl Registry {
     /// they are not free.
     ///
     /// Every lease begins at a page of 4096 bytes, which is enough for O_DIRECT on every common device. `align` is a
-    /// power of two up to 2 MiB, which is a huge page. As [`lease`](Self::lease) otherwise.
+    /// power of two up to 2 MiB, which is a huge page, or to the length of a registry that is shorter, rounded up to a
+    /// power of two. As [`lease`](Self::lease) otherwise.
     ///
     /// # Errors
     ///
