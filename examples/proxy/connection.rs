@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::channel::oneshot;
 use futures::future::{Either, Shared, select};
-use ringmain::ops::{self, Relay, RelayRoute, Relayed};
+use ringmain::ops::{self, Limits, Relay, RelayRoute, Relayed};
 
 use crate::address::Address;
 use crate::peer::Peer;
@@ -26,6 +26,9 @@ pub(crate) struct Service {
     pub(crate) route: RelayRoute,
     pub(crate) connect_timeout: Duration,
     pub(crate) idle_limit: Option<Duration>,
+    pub(crate) total_limit: Option<Duration>,
+    /// Of each direction.
+    pub(crate) limits: Limits,
     pub(crate) cut: Cut,
     pub(crate) totals: Arc<Totals>,
 }
@@ -59,18 +62,26 @@ impl Service {
     }
 
     async fn relay(&self, client: Peer, upstream: Peer) -> Ending {
+        let begun = Instant::now();
         let mut relay = ops::relay(&client, &upstream).route(self.route);
+        relay = relay.limit_a_to_b(self.limits).limit_b_to_a(self.limits);
         if let Some(limit) = self.idle_limit {
             relay = relay.idle_timeout(limit);
         }
-        let counted = Counted { relay, seen: (0, 0), totals: &self.totals };
+        if let Some(limit) = self.total_limit {
+            relay = relay.total_timeout(limit);
+        }
+        let counted = Counted { relay: Some(relay), seen: Default::default(), totals: &self.totals };
         let (ended, was_cut) = match select(counted, self.cut.clone()).await {
             Either::Left((ended, _)) => (ended, false),
             Either::Right((_, counted)) => (counted.cancel().await, true),
         };
         self.totals.add_flow(&ended.a_to_b);
         self.totals.add_flow(&ended.b_to_a);
-        let ending = ending(&ended, was_cut);
+        let ending = match ending(&ended, was_cut) {
+            Ending::Idle if self.total_limit.is_some_and(|limit| begun.elapsed() >= limit) => Ending::Late,
+            ending => ending,
+        };
         tracing::info!(
             upstream_bytes = ended.a_to_b.bytes_out,
             client_bytes = ended.b_to_a.bytes_out,
@@ -98,20 +109,34 @@ fn ending(ended: &Relayed, was_cut: bool) -> Ending {
 
 /// Bytes that were taken from one side and could not be given to the other.
 fn lost(ended: &Relayed) -> u64 {
-    [ended.a_to_b, ended.b_to_a].iter().map(|flow| flow.bytes_in - flow.bytes_out).sum()
+    ended.a_to_b.inside() + ended.b_to_a.inside()
 }
 
-/// A relay whose bytes are in the totals as soon as they have moved, not only when it ends.
+/// A relay whose bytes and routes are in the totals as soon as they are, not only when it ends.
 #[derive(Debug)]
 struct Counted<'a> {
-    relay: Relay,
-    seen: (u64, u64),
+    /// There as long as this is.
+    relay: Option<Relay>,
+    /// Bytes given and route taken, to the upstream and back.
+    seen: [(u64, RelayRoute); 2],
     totals: &'a Totals,
 }
 
 impl Counted<'_> {
-    fn cancel(self) -> Self {
-        Self { relay: self.relay.cancel(), ..self }
+    fn cancel(mut self) -> Self {
+        self.relay = self.relay.take().map(Relay::cancel);
+        self
+    }
+
+    fn count(&mut self, now: [(u64, RelayRoute); 2]) {
+        if now == self.seen {
+            return;
+        }
+        self.totals.moved(now[0].0 - self.seen[0].0, now[1].0 - self.seen[1].0);
+        for (old, new) in self.seen.iter().zip(&now) {
+            self.totals.rerouted(old.1, new.1);
+        }
+        self.seen = now;
     }
 }
 
@@ -120,13 +145,18 @@ impl Future for Counted<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Relayed> {
         let this = self.get_mut();
-        let outcome = Pin::new(&mut this.relay).poll(cx);
-        let (to_upstream, to_client) = this.relay.flows();
-        let now = (to_upstream.bytes_out, to_client.bytes_out);
-        if now != this.seen {
-            this.totals.moved(now.0 - this.seen.0, now.1 - this.seen.1);
-            this.seen = now;
-        }
+        let relay = this.relay.as_mut().expect("the relay is there as long as this is");
+        let outcome = Pin::new(&mut *relay).poll(cx);
+        let (to_upstream, to_client) = relay.flows();
+        this.count([to_upstream, to_client].map(|flow| (flow.bytes_out, flow.route)));
         outcome
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        for (_, route) in self.seen {
+            self.totals.rerouted(route, RelayRoute::Auto);
+        }
     }
 }

@@ -4,14 +4,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use ringmain::ops::RelayRoute;
+use ringmain::ops::{Limits, RelayRoute};
 
 use crate::address::Address;
+
+/// How often a terminal gets a line of metrics.
+const TICK: Duration = Duration::from_secs(1);
 
 /// The routes by the names they have on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RouteName {
-    /// splice inline where that can be done without waiting, copy where not
+    /// each direction finds out: small messages are copied, bulk is spliced
     Auto,
     /// splice(2) on this thread, polls in the ring
     Inline,
@@ -54,6 +57,18 @@ pub(crate) struct Options {
     /// End a connection on which nothing has moved for this many seconds; 0 never ends one
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
     pub(crate) idle_timeout: Duration,
+
+    /// End a connection after this many seconds, whatever it does; 0 never ends one
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    pub(crate) total_timeout: Duration,
+
+    /// Bytes per second that each direction of a connection may move, K, M and G allowed; 0 is no limit
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = rate)]
+    pub(crate) rate: u64,
+
+    /// Print a line of metrics every so many seconds: connections, bytes, routes; 0 prints one only to a terminal
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    pub(crate) metrics: Duration,
 
     /// Give up on the upstream after this many seconds
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
@@ -108,6 +123,24 @@ impl Options {
     pub(crate) fn idle_limit(&self) -> Option<Duration> {
         (!self.idle_timeout.is_zero()).then_some(self.idle_timeout)
     }
+
+    /// The total limit, if there is one.
+    pub(crate) fn total_limit(&self) -> Option<Duration> {
+        (!self.total_timeout.is_zero()).then_some(self.total_timeout)
+    }
+
+    /// What each direction may move.
+    pub(crate) fn limits(&self) -> Limits {
+        if self.rate == 0 { Limits::new() } else { Limits::new().rate(self.rate) }
+    }
+
+    /// How often a line of metrics is printed, if at all.
+    pub(crate) fn metrics_period(&self, is_terminal: bool) -> Option<Duration> {
+        match self.metrics.is_zero() {
+            true => is_terminal.then_some(TICK),
+            false => Some(self.metrics),
+        }
+    }
 }
 
 impl From<RouteName> for RelayRoute {
@@ -124,6 +157,17 @@ impl From<RouteName> for RelayRoute {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds; write 5 or 0.5"))?;
     Duration::try_from_secs_f64(seconds).map_err(|_| "a time is 0 or more seconds".to_owned())
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.as_bytes() {
+        [.., b'K' | b'k'] => (&text[..text.len() - 1], 1 << 10),
+        [.., b'M' | b'm'] => (&text[..text.len() - 1], 1 << 20),
+        [.., b'G' | b'g'] => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a rate; write 65536, 64K or 1M"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is more than anything can move in a second"))
 }
 
 fn bytes(text: &str) -> Result<u32, String> {

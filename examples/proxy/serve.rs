@@ -16,9 +16,6 @@ use crate::totals::Totals;
 use crate::worker::{Job, work};
 use crate::{complain, peer, say, signals};
 
-/// How often a terminal gets a line.
-const TICK: Duration = Duration::from_secs(1);
-
 /// What the main thread waits for.
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -61,7 +58,7 @@ pub(crate) fn serve(options: &Options, endpoints: Endpoints) -> io::Result<()> {
     let mut workers = Workers::default();
     let supervised = workers
         .start(options, &endpoints, doors, &totals, &events)
-        .and_then(|()| supervise(&inbox, options.threads, &at, &totals));
+        .and_then(|()| supervise(&inbox, options, &at, &totals));
     workers.tell_to_stop();
     if let Ok(Run { asked: Some(signal), .. }) = &supervised
         && !options.json
@@ -90,9 +87,9 @@ struct Run {
 }
 
 /// Waits until all threads are ready, says so, and waits for the end.
-fn supervise(inbox: &mpsc::Receiver<Event>, threads: u32, at: &str, totals: &Totals) -> io::Result<Run> {
+fn supervise(inbox: &mpsc::Receiver<Event>, options: &Options, at: &str, totals: &Totals) -> io::Result<Run> {
     let mut run = Run { asked: None, cpu_at_start: cpu_time() };
-    for _ in 0..threads {
+    for _ in 0..options.threads {
         match inbox.recv().map_err(io::Error::other)? {
             Event::Ready => {}
             Event::Ended => return Ok(run),
@@ -101,11 +98,12 @@ fn supervise(inbox: &mpsc::Receiver<Event>, threads: u32, at: &str, totals: &Tot
     }
     run.cpu_at_start = cpu_time();
     say(&format!("listening on {at}"))?;
-    let mut ticker = io::stdout().is_terminal().then(|| Ticker { at: Instant::now(), bytes: 0 });
+    let period = options.metrics_period(io::stdout().is_terminal());
+    let mut ticker = period.map(|period| Ticker { period, at: Instant::now(), bytes: 0 });
     loop {
         let event = match &mut ticker {
             None => inbox.recv().map_err(io::Error::other)?,
-            Some(ticker) => match inbox.recv_timeout(TICK) {
+            Some(ticker) => match inbox.recv_timeout(ticker.left()) {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout) => {
                     ticker.tick(totals)?;
@@ -122,19 +120,24 @@ fn supervise(inbox: &mpsc::Receiver<Event>, threads: u32, at: &str, totals: &Tot
     }
 }
 
-/// A line per second: connections, and how fast bytes move.
+/// A line now and then: connections, how fast bytes move, and by which routes.
 #[derive(Debug)]
 struct Ticker {
+    period: Duration,
     at: Instant,
     bytes: u64,
 }
 
 impl Ticker {
+    fn left(&self) -> Duration {
+        self.period.saturating_sub(self.at.elapsed())
+    }
+
     fn tick(&mut self, totals: &Totals) -> io::Result<()> {
         let bytes = totals.bytes();
         let rate = (bytes - self.bytes) as f64 / 1e6 / self.at.elapsed().as_secs_f64();
         (self.at, self.bytes) = (Instant::now(), bytes);
-        say(&format!("{:6} connections  {rate:8.1} MB/s", totals.open()))
+        say(&format!("{:6} connections  {rate:8.1} MB/s  {}", totals.open(), totals.routes()))
     }
 }
 

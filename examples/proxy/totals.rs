@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringmain::Metrics;
-use ringmain::ops::Flow;
+use ringmain::ops::{Flow, RelayRoute};
 use serde_json::{Value, json};
 
 /// The same complaint is not made more often than this.
@@ -18,12 +18,18 @@ pub(crate) struct Totals {
     ended: AtomicU64,
     unreached: AtomicU64,
     idle: AtomicU64,
+    late: AtomicU64,
     broken: AtomicU64,
     cut: AtomicU64,
     upstream_bytes: AtomicU64,
     client_bytes: AtomicU64,
     hops: AtomicU64,
     hops_spliced: AtomicU64,
+    switches: AtomicU64,
+    /// Directions whose last step went by this route, of the connections that are open.
+    copying: AtomicU64,
+    splicing: AtomicU64,
+    splicing_in_ring: AtomicU64,
     enters: AtomicU64,
     attempts: AtomicU64,
     complaints: Mutex<Complaints>,
@@ -38,6 +44,8 @@ pub(crate) enum Ending {
     Unreached,
     /// Nothing moved for too long.
     Idle,
+    /// It took too long in all.
+    Late,
     /// A side broke off.
     Broken,
     /// The program ended first.
@@ -60,6 +68,7 @@ impl Totals {
             Ending::Whole => {}
             Ending::Unreached => add(&self.unreached, 1),
             Ending::Idle => add(&self.idle, 1),
+            Ending::Late => add(&self.late, 1),
             Ending::Broken => add(&self.broken, 1),
             Ending::Cut => add(&self.cut, 1),
         }
@@ -75,6 +84,36 @@ impl Totals {
     pub(crate) fn add_flow(&self, flow: &Flow) {
         add(&self.hops, flow.hops);
         add(&self.hops_spliced, flow.hops_spliced);
+        add(&self.switches, flow.switches);
+    }
+
+    /// A direction goes by another route than before; `Auto` is none yet, or none any more.
+    pub(crate) fn rerouted(&self, from: RelayRoute, to: RelayRoute) {
+        if let Some(gauge) = self.gauge(from) {
+            gauge.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(gauge) = self.gauge(to) {
+            add(gauge, 1);
+        }
+    }
+
+    fn gauge(&self, route: RelayRoute) -> Option<&AtomicU64> {
+        match route {
+            RelayRoute::Auto => None,
+            RelayRoute::Copy => Some(&self.copying),
+            RelayRoute::Inline => Some(&self.splicing),
+            RelayRoute::Ring => Some(&self.splicing_in_ring),
+        }
+    }
+
+    /// By which routes the open connections move their bytes.
+    pub(crate) fn routes(&self) -> String {
+        format!(
+            "directions: {} copy, {} splice inline, {} splice in the ring",
+            get(&self.copying),
+            get(&self.splicing),
+            get(&self.splicing_in_ring)
+        )
     }
 
     pub(crate) fn add_metrics(&self, metrics: &Metrics) {
@@ -106,6 +145,7 @@ impl Totals {
         for (count, what) in [
             (&self.unreached, "did not reach the upstream"),
             (&self.idle, "ended by the idle timeout"),
+            (&self.late, "ended by the total timeout"),
             (&self.broken, "broken off by a peer"),
             (&self.cut, "cut off at the end"),
         ] {
@@ -114,11 +154,13 @@ impl Totals {
             }
         }
         format!(
-            "{line}\n{} bytes to the upstream, {} bytes back, in {} hops ({} spliced), {} ring enters, {} inline calls",
+            "{line}\n{} bytes to the upstream, {} bytes back, in {} hops ({} spliced, {} changes of route), {} ring enters, \
+             {} inline calls",
             get(&self.upstream_bytes),
             get(&self.client_bytes),
             get(&self.hops),
             get(&self.hops_spliced),
+            get(&self.switches),
             get(&self.enters),
             get(&self.attempts),
         )
@@ -128,7 +170,7 @@ impl Totals {
     pub(crate) fn json(&self) -> Value {
         json!({
             "connections": get(&self.accepted), "bytes": self.bytes(), "hops": get(&self.hops),
-            "hops_spliced": get(&self.hops_spliced), "enters": get(&self.enters), "attempts": get(&self.attempts),
+            "hops_spliced": get(&self.hops_spliced), "switches": get(&self.switches), "enters": get(&self.enters), "attempts": get(&self.attempts),
         })
     }
 }

@@ -61,6 +61,8 @@ async fn serve(options: &Options, job: Job) {
         route: options.route.into(),
         connect_timeout: options.connect_timeout,
         idle_limit: options.idle_limit(),
+        total_limit: options.total_limit(),
+        limits: options.limits(),
         cut: when_cut.shared(),
         totals: job.totals,
     });

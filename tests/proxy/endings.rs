@@ -112,6 +112,41 @@ fn a_slow_connection_is_not_an_idle_one() {
 }
 
 #[test]
+fn a_busy_connection_is_ended_by_the_total_timeout() {
+    let mut rig = Rig::new(&["--total-timeout", "0.5"]);
+    let (mut client, mut server) = rig.pair();
+    let begun = Instant::now();
+    while client.write_all(b"still here").is_ok() && server.read_exact(&mut [0; 10]).is_ok() {
+        assert!(begun.elapsed() < HANG, "it goes on and on");
+    }
+    assert!(begun.elapsed() > Duration::from_millis(400), "not before the limit: {:?}", begun.elapsed());
+    rig.proxy.signal(Signal::TERM);
+    let remains = rig.proxy.remains();
+    assert!(remains.stdout.contains("1 ended by the total timeout"), "{remains:?}");
+}
+
+#[test]
+fn a_rate_is_kept_by_each_connection_and_its_routes_are_told() {
+    let mut rig = Rig::new(&["--rate", "100K", "--metrics", "0.1"]);
+    let (mut client, mut server) = rig.pair();
+    let begun = Instant::now();
+    let writer = thread::spawn(move || {
+        client.write_all(&[1; 60 * 1024]).expect("the connection is open");
+        client
+    });
+    server.read_exact(&mut vec![0; 60 * 1024]).expect("all of it arrives");
+    // A tenth of a second's bytes may come at once.
+    assert!(begun.elapsed() > Duration::from_millis(480), "60 KiB at 100 KiB/s in {:?}", begun.elapsed());
+    let client = writer.join().expect("a writer that is done");
+    let line = rig.proxy.line("1 connections");
+    assert!(line.contains("MB/s") && line.contains("directions: ") && line.contains("splice inline"), "{line}");
+    drop((client, server));
+    rig.proxy.signal(Signal::TERM);
+    let remains = rig.proxy.remains();
+    assert!(remains.stdout.contains("changes of route"), "{remains:?}");
+}
+
+#[test]
 fn sigterm_ends_it_with_zero_while_connections_are_open() {
     let mut rig = Rig::new(&["--drain", "0.3"]);
     let pairs: Vec<_> = (0..5).map(|_| rig.pair()).collect();

@@ -15,8 +15,10 @@ fn without_arguments_it_shows_every_route_and_verifies_all() {
         let rows: Vec<&str> = remains.stdout.lines().filter(|line| line.starts_with(relay)).collect();
         let [row] = rows[..] else { panic!("{relay} has one row: {}", remains.stdout) };
         let way = if relay.contains("copy") || relay.contains("epoll") { "copy" } else { "splice" };
-        let mut cells = row[relay.len()..].split_whitespace();
-        assert_eq!(cells.next(), Some(way), "{row}");
+        let cells = row[relay.len()..].trim_start();
+        assert!(cells.starts_with(way), "{row}");
+        // The one that finds its route by itself copies a little first, and says how much it has spliced in percent.
+        let cells = cells.split_once('%').map_or(cells, |(_, rest)| rest).split_whitespace();
         let numbers: Vec<f64> = cells.filter_map(|cell| cell.parse().ok()).collect();
         let [megabytes, rate, cpu, calls, ..] = numbers[..] else { panic!("{row} has its numbers") };
         assert!(megabytes >= 67.0 && rate > 0.0 && cpu > 0.0 && calls > 0.0, "{row}");

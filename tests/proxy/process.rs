@@ -91,6 +91,18 @@ impl Proxy {
         }
     }
 
+    /// Waits until it says something on standard output that has `words` in it.
+    pub(crate) fn line(&self, words: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let line = self.stdout.recv_timeout(HANG.saturating_sub(begun.elapsed()));
+            let line = line.unwrap_or_else(|_| panic!("the proxy should print something with `{words}`"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
     /// What it has said on standard error, and nobody has read.
     pub(crate) fn complaints(&self) -> Vec<String> {
         self.stderr.try_iter().collect()
