@@ -139,6 +139,10 @@ impl SharedBuf {
     /// It comes back if there are other holders, or if it was made from a `bytes::Bytes`, whose holders are not known.
     pub fn try_into_exclusive(self) -> Result<FixedBuf, Self> {
         let Self { owner, bytes } = self;
+        #[cfg_attr(
+            not(feature = "bytes"),
+            expect(clippy::infallible_destructuring_match, reason = "only with bytes are there two")
+        )]
         let lease = match owner {
             Owner::Lease(lease) => lease,
             #[cfg(feature = "bytes")]

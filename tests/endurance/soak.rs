@@ -3,7 +3,7 @@
 //!
 //! `cargo test --release -- --ignored soak`; `RINGMAIN_SOAK_SECONDS` says how long, 60 if it is not set.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -190,10 +190,10 @@ fn soak(length: Duration, connections: usize, seed: u64) {
             let end = Instant::now() + length;
             let tasks: Vec<_> = (0..connections)
                 .map(|task| {
-                    let (tally, random) = (Rc::clone(&tally), RefCell::new(Random::new(seed ^ task as u64)));
+                    let (tally, mut random) = (Rc::clone(&tally), Random::new(seed ^ task as u64));
                     spawn(async move {
                         while Instant::now() < end {
-                            run(&mut random.borrow_mut(), &tally).await;
+                            run(&mut random, &tally).await;
                         }
                     })
                 })

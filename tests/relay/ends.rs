@@ -286,10 +286,7 @@ fn a_pipe_end_is_spliced_directly_by_every_route() {
                 let source = write_and_close(into, pattern(8, LEN));
                 let sink = read_to_end(out);
                 let (there, back) = runtime.block_on(async {
-                    let there = ringmain::spawn({
-                        let forward = ops::forward(&reader, &a).route(route);
-                        async move { forward.await }
-                    });
+                    let there = ringmain::spawn(ops::forward(&reader, &a).route(route));
                     let back = ops::forward(&b, &writer).route(route).await;
                     drop(writer);
                     (there.await.unwrap(), back)
