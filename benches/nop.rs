@@ -2,8 +2,9 @@
 //!
 //! A NOP does nothing in the kernel, so what is measured is the way there and back. The bare loop pushes a batch
 //! through the io-uring crate, enters once, waits for all of it and drains; it has the set-up flags and the
-//! registered ring descriptor that a runtime would use, so that neither side wins by its flags. Allocations are
-//! counted by the global allocator, in the measured part only.
+//! registered ring descriptor that a runtime would use, so that neither side wins by its flags. The runtime's batches
+//! of one are an operation awaited, as a program writes it; larger ones are polled by hand. Allocations are counted by
+//! the global allocator, in the measured part only.
 //!
 //! `cargo bench --bench nop`, and `-- --smoke` for a run of a second.
 
