@@ -159,7 +159,7 @@ impl Body {
 
     /// The kernel has given its last completion for the entry lent: the memory is ours again. `never_ran`: a cancel
     /// came before it began. What the entry says of retries and of success is the answer, from the same borrow.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&self, never_ran: bool) -> (Retry, Creates) {
         assert!(self.held.replace(false), "the kernel does not hold this operation");
         let mut frame = self.frame.borrow_mut();

@@ -105,13 +105,8 @@ impl Frame {
     /// The kernel gets the regions.
     #[inline]
     pub(crate) fn begin_flights(&mut self) {
-        if self.flights.is_empty() {
-            return;
-        }
-        self.is_notifying = false;
-        let kind = Kind::of(self.entry.opcode);
-        for &(address, len) in &self.flights {
-            self.pages.begin_flight(kind, address, len);
+        if !self.flights.is_empty() {
+            self.begin_each();
         }
     }
 
@@ -127,9 +122,22 @@ impl Frame {
     /// The kernel has let go of the regions.
     #[inline]
     pub(crate) fn end_flights(&mut self) {
-        if self.flights.is_empty() {
-            return;
+        if !self.flights.is_empty() {
+            self.end_each();
         }
+    }
+
+    #[inline(never)]
+    fn begin_each(&mut self) {
+        self.is_notifying = false;
+        let kind = Kind::of(self.entry.opcode);
+        for &(address, len) in &self.flights {
+            self.pages.begin_flight(kind, address, len);
+        }
+    }
+
+    #[inline(never)]
+    fn end_each(&mut self) {
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
             if self.is_notifying {
