@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 use super::holders::Holders;
 use super::layout::Layout;
 use super::ledger::{Hold, Kind, Ledger};
+use super::magazines::Magazines;
 use super::mapping::Mapping;
 use super::pool::Run;
-use super::queue::{Later, Queue};
+use super::queue::{Grant, Later, Queue};
 use super::registration::Registration;
 use super::rings::{RingSet, RingSlot};
 use super::segment::Segment;
@@ -37,6 +38,7 @@ pub(super) struct Ground {
     pub(super) layout: Layout,
     pub(super) mapping: Mapping,
     pub(super) ledger: Ledger,
+    pub(super) magazines: Magazines,
     chunks: Box<[ChunkRings]>,
     /// Rises whenever a ring's table of buffers may have to follow.
     generation: AtomicU64,
@@ -76,11 +78,17 @@ pub(crate) struct Arena {
 
 impl Arena {
     pub(super) fn new(layout: Layout, idle: Duration) -> io::Result<Arc<Self>> {
+        Self::with_magazines(layout, idle, Magazines::new(layout.first_end()))
+    }
+
+    /// The same with magazines of another size, so that a test can meet their bounds.
+    pub(super) fn with_magazines(layout: Layout, idle: Duration, magazines: Magazines) -> io::Result<Arc<Self>> {
         let bytes = layout.end().checked_mul(PAGE_BYTES).expect("the table of buffers bounds the length");
         let ground = Ground {
             layout,
             mapping: Mapping::reserve(bytes, layout.align())?,
             ledger: Ledger::new(layout.pages_max()),
+            magazines,
             chunks: (0..layout.chunks()).map(|_| ChunkRings::default()).collect(),
             generation: AtomicU64::new(0),
             has_idle: AtomicBool::new(false),
@@ -104,7 +112,15 @@ impl Arena {
     }
 
     pub(super) fn try_take(self: &Arc<Self>, run: Run, place: Place) -> Option<Segment> {
-        let grant = self.locked(|queue, later| queue.try_take(run, &self.ground, later))?;
+        let ready = if run.align == 1 { self.ground.magazines.take(run.pages) } else { None };
+        let grant = match ready {
+            Some(first_page) => {
+                let grant = Grant { first_page, bytes: run.bytes };
+                self.ground.ledger.hold(grant.pages());
+                grant
+            }
+            None => self.locked(|queue, later| queue.try_take(run, &self.ground, later))?,
+        };
         Some(Segment::new(Arc::clone(self), grant, place))
     }
 
@@ -118,8 +134,8 @@ impl Arena {
         // Cloned and, where it is not needed, dropped with nothing locked: both are foreign code.
         let mut waker = Some(waker.clone());
         let outcome = self.locked(|queue, later| {
-            let grants = queue.try_take_all(runs, &self.ground, later);
-            grants.ok_or_else(|| queue.wait(runs.to_vec(), waker.take().expect("the waker is taken once")))
+            let waiting = || waker.take().expect("the waker is taken once");
+            queue.take_or_wait(runs, waiting, &self.ground, later)
         });
         outcome.map(|grants| grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
     }
@@ -146,7 +162,7 @@ impl Arena {
     /// One segment less has these bytes.
     pub(super) fn release(&self, bytes: &Range<usize>, hold: Hold) {
         let freed = self.ground.ledger.release(pages_of(bytes), hold);
-        if !freed.is_empty() {
+        if !freed.is_empty() && !self.ground.magazines.keep(&freed) {
             self.locked(|queue, later| queue.release(freed, &self.ground, later));
         }
     }

@@ -69,6 +69,11 @@ impl Layout {
         self.first_chunks() + (self.pages_max - self.pages).div_ceil(self.chunk_pages)
     }
 
+    /// The page after the last one that is never given back.
+    pub(super) fn first_end(&self) -> usize {
+        self.pages
+    }
+
     pub(super) fn pages_max(&self) -> usize {
         self.pages_max
     }

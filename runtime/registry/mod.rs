@@ -16,7 +16,8 @@
 //! last of them is gone. Neither leasing nor releasing makes a system call, unless the registry grows or two threads
 //! meet at a lock.
 //!
-//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs, `ledger`
+//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs, `magazines` keep some
+//! ready for each thread, `ledger`
 //! knows who has each page, `queue` who waits, `arena` holds all of these and `rings` which ring registered what;
 //! `segment` is a range of bytes with one holder, and `fixed_buf`, `shared_buf` and `lease` are what the program sees.
 
@@ -28,6 +29,7 @@ mod holders;
 mod layout;
 mod lease;
 mod ledger;
+mod magazines;
 mod mapping;
 mod pool;
 mod queue;

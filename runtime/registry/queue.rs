@@ -28,7 +28,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    fn pages(&self) -> Range<usize> {
+    pub(super) fn pages(&self) -> Range<usize> {
         self.first_page..self.first_page + self.bytes.div_ceil(PAGE_BYTES)
     }
 }
@@ -100,12 +100,26 @@ impl Queue {
         if self.waiting.is_empty() { self.take_all(runs, ground, later) } else { None }
     }
 
-    /// Takes a place at the end of the queue.
-    pub(super) fn wait(&mut self, runs: Vec<Run>, waker: Waker) -> u64 {
+    /// Takes all of the runs now, unless somebody waits already; else takes a place at the end of the queue.
+    pub(super) fn take_or_wait(
+        &mut self,
+        runs: &[Run],
+        waker: impl FnOnce() -> Waker,
+        ground: &Ground,
+        later: &mut Later,
+    ) -> Result<Vec<Grant>, u64> {
+        if self.waiting.is_empty() {
+            // What others release from here on comes to this queue, so that nothing is missed by the last look.
+            ground.magazines.close();
+            if let Some(grants) = self.take_all(runs, ground, later) {
+                ground.magazines.open();
+                return Ok(grants);
+            }
+        }
         let place = self.next_place;
         self.next_place += 1;
-        self.waiting.insert(place, Waiter { runs, waker, since: Instant::now() });
-        place
+        self.waiting.insert(place, Waiter { runs: runs.to_vec(), waker: waker(), since: Instant::now() });
+        Err(place)
     }
 
     /// What was granted to this place. If nothing was, `waker` replaces the one known for it. The waker that is not
@@ -126,6 +140,9 @@ impl Queue {
             self.untake(&grant, ground);
         }
         self.serve(ground, later);
+        if self.waiting.is_empty() {
+            ground.magazines.open();
+        }
         waiter.map(|waiter| waiter.waker)
     }
 
@@ -182,6 +199,9 @@ impl Queue {
 
     /// Grants what is there to those who wait, in their order, up to the first whose turn has not come.
     fn serve(&mut self, ground: &Ground, later: &mut Later) {
+        if self.waiting.is_empty() {
+            return;
+        }
         while let Some((&place, waiter)) = self.waiting.first_key_value() {
             let (runs, since) = (waiter.runs.clone(), waiter.since);
             let Some(grants) = self.take_all(&runs, ground, later) else {
@@ -194,6 +214,7 @@ impl Queue {
             self.granted.insert(place, grants);
             later.woken.extend(self.waiting.remove(&place).map(|waiter| waiter.waker));
         }
+        ground.magazines.open();
     }
 
     fn take_all(&mut self, runs: &[Run], ground: &Ground, later: &mut Later) -> Option<Vec<Grant>> {
@@ -226,11 +247,21 @@ impl Queue {
     }
 
     fn take(&mut self, run: Run, ground: &Ground, later: &mut Later) -> Option<Grant> {
-        let taken = self.pool.take(run);
-        let first_page = taken.or_else(|| self.grow(run, ground, later).then(|| self.pool.take(run)).flatten())?;
+        let mut taken = self.pool.take(run);
+        if taken.is_none() && self.empty_magazines(ground) {
+            taken = self.pool.take(run);
+        }
+        if taken.is_none() && self.grow(run, ground, later) {
+            taken = self.pool.take(run);
+        }
+        let first_page = taken?;
         let grant = Grant { first_page, bytes: run.bytes };
         ground.ledger.hold(grant.pages());
         Some(grant)
+    }
+
+    fn empty_magazines(&mut self, ground: &Ground) -> bool {
+        ground.magazines.empty(|run| self.put(run, ground))
     }
 
     /// One more chunk for a run that does not fit, if the bound allows it: one that is being given back comes first.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
+use super::magazines::Magazines;
 use super::mapping::Mapping;
 use super::*;
 
@@ -72,7 +73,9 @@ fn registry(pages: usize) -> Registry {
 /// With chunks of this many pages, for claims about their borders.
 fn with_chunk_pages(pages: usize, pages_max: usize, chunk_pages: usize) -> Registry {
     let layout = Layout::with_chunk_pages(pages, pages_max, chunk_pages).expect("a sound bound");
-    Registry::of(Arena::new(layout, Duration::MAX).expect("a small mapping is granted"))
+    // Small magazines, but some.
+    let magazines = Magazines::with_pages_max(pages, pages / 3);
+    Registry::of(Arena::with_magazines(layout, Duration::MAX, magazines).expect("a small mapping is granted"))
 }
 
 /// Address and length in pages of each chunk that the registry begins with.
@@ -462,20 +465,24 @@ fn a_waker_may_use_the_registry_and_a_panic_in_one_silences_no_other() {
 
 #[test]
 fn leases_cross_threads_and_counts_still_sum() {
+    cross_threads(&registry(6));
+    // And with two pages that each thread keeps ready.
+    cross_threads(&with_chunk_pages(6, 6, 8));
+}
+
+fn cross_threads(registry: &Registry) {
     const THREADS: u8 = 4;
-    let registry = registry(6);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let watcher = scope.spawn(|| {
             while !done.load(Ordering::SeqCst) {
-                let (free, leased, in_flight) = parts(&registry);
+                let (free, leased, in_flight) = parts(registry);
                 assert!(free <= 6 && leased <= 6 && in_flight <= 6);
                 thread::yield_now();
             }
         });
         let workers: Vec<_> = (1..=THREADS)
             .map(|mark| {
-                let registry = &registry;
                 scope.spawn(move || {
                     for turn in 0..300 {
                         // At most 3 of 6 pages each, so that the threads have to wait for each other.
@@ -500,7 +507,7 @@ fn leases_cross_threads_and_counts_still_sum() {
         watcher.join().expect("the counts always sum");
         assert!(ended.iter().all(Result::is_ok), "no lease was touched by another");
     });
-    assert_eq!(parts(&registry), (6, 0, 0));
+    assert_eq!(parts(registry), (6, 0, 0));
 }
 
 #[test]
@@ -574,4 +581,26 @@ fn bytes_of_a_lease_come_back_as_a_lease_and_hold_its_page() {
     assert!(registry.share(owned).is_err());
     drop(bytes);
     assert_eq!(parts(&registry), (1, 0, 0));
+}
+
+#[test]
+fn a_run_that_a_thread_keeps_ready_is_free_and_nobody_waits_for_it() {
+    let registry = with_chunk_pages(6, 6, 8);
+    let mut leases: Vec<_> = (0..6).map(|_| registry.try_lease(4096).expect("one page each")).collect();
+    let kept = address(leases.last_mut().expect("there are six"));
+    leases.pop();
+    assert_eq!(parts(&registry), (1, 5, 0), "kept by this thread, and free");
+    thread::scope(|scope| {
+        let other = scope.spawn(|| registry.try_lease(4096).map(|mut lease| address(&mut lease)));
+        assert_eq!(other.join().expect("the thread ends"), Some(kept), "another thread gets it rather than nothing");
+    });
+    let mut again = registry.try_lease(4096).expect("it is free");
+    assert_eq!(address(&mut again), kept);
+    let (mut waiter, woken) = waiting(&registry, 2 * 4096);
+    drop(leases.pop());
+    assert!(registry.try_lease(4096).is_none(), "not past who waits");
+    drop(again);
+    assert_eq!(woken.times(), 1);
+    drop((granted(&mut waiter, &woken), leases));
+    assert!(registry.try_lease(6 * 4096).is_some(), "what is kept stands in nobody's way");
 }

@@ -297,3 +297,19 @@ fn f16_direct_reads_into_registered_pages_are_as_plain_reads_at_every_alignment(
         );
     });
 }
+
+#[test]
+fn leases_that_are_left_are_named_when_the_last_runtime_ends() {
+    let log = Log::default();
+    let lines = Arc::clone(&log.0);
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone()).finish();
+    let line = line!() + 3;
+    tracing::subscriber::with_default(subscriber, || {
+        let runtime = runtime_with(4);
+        std::mem::forget(runtime.driver().registry().try_lease(5000));
+        drop(runtime);
+    });
+    let lines = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+    let is_named = lines.contains(&format!("{}:{line}: 5000 bytes", file!()));
+    assert_eq!(is_named, cfg!(debug_assertions), "debug builds say so, and no other: {lines}");
+}
