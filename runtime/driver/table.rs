@@ -106,11 +106,14 @@ impl Table {
         let Some(slot) = self.pages.slot() else {
             return Ok(());
         };
+        self.is_sparse = false;
         self.pages.arena().set_unregistered(slot);
+        // Before the ring is closed: nobody may clone from another ring that has got its number.
+        registry.clear_source(slot);
         if !is_idle {
+            // What the kernel still has stays pinned, and the place taken.
             return Ok(());
         }
-        // Before the ring is closed: nobody may clone from another ring that has got its number.
         registry.detach(slot);
         ring.unregister()
     }

@@ -404,6 +404,11 @@ impl Registry {
         self.registration().set_source(slot, ring_fd);
     }
 
+    /// This ring is about to close: its table is not cloned any more.
+    pub(crate) fn clear_source(&self, slot: RingSlot) {
+        self.registration().clear_source(slot);
+    }
+
     /// A ring tried to register so many bytes and the kernel answered with this error. Keeps the sentence for
     /// [`unregistered_reason`](Self::unregistered_reason), and warns the first time.
     pub(crate) fn set_refused(&self, bytes: usize, error: &io::Error) {
@@ -414,7 +419,7 @@ impl Registry {
         let first = self.registration().refuse(reason);
         // After the lock: who listens to the log is foreign code, and may ask this registry.
         if let Some(reason) = first {
-            tracing::warn!(%reason, "the registry runs unregistered");
+            tracing::warn!(%reason, "memory of the registry stays unregistered");
         }
     }
 

@@ -39,6 +39,10 @@ impl Registration {
         self.rings.iter_mut().filter(|ring| ring.slot == slot).for_each(|ring| ring.source = Some(ring_fd));
     }
 
+    pub(super) fn clear_source(&mut self, slot: RingSlot) {
+        self.rings.iter_mut().filter(|ring| ring.slot == slot).for_each(|ring| ring.source = None);
+    }
+
     /// A ring from which the table can be cloned while this is borrowed.
     pub(super) fn source(&self) -> Option<RawFd> {
         self.rings.iter().find_map(|ring| ring.source)
@@ -131,8 +135,10 @@ mod tests {
         assert_eq!(registration.source(), None);
         registration.set_source(other, 7);
         assert_eq!(registration.source(), Some(7));
+        registration.clear_source(other);
+        assert_eq!(registration.source(), None, "it is about to close");
         registration.detach(other);
-        assert_eq!((registration.source(), registration.attach()), (None, Some(other)));
+        assert_eq!(registration.attach(), Some(other));
         registration.detach(one);
         registration.detach(other);
         assert!(!registration.is_attached());

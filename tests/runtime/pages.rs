@@ -275,3 +275,24 @@ fn f13_plain_and_registered_pages_do_the_same() {
         });
     });
 }
+
+#[test]
+fn a_runtime_that_ends_keeps_no_memory_of_a_registry_that_goes_on() {
+    let registry = Registry::with_config(&growing()).unwrap();
+    let total = || registry.snapshot().pages_total;
+    let runtime = Runtime::builder().registry(registry.clone()).build().unwrap();
+    let driver = runtime.driver().clone();
+    let grown = registry.try_lease(CHUNK).expect("it grows");
+    runtime.block_on(one_turn());
+    assert_eq!(grown.is_registered(), registry.is_registered());
+    drop(runtime);
+    assert!(!grown.is_registered());
+    // A driver that has shut down may still be turned, and follows nothing any more.
+    let more = registry.try_lease(CHUNK).expect("it grows again");
+    driver.turn(ringmain::Wait::No).unwrap();
+    assert!(!more.is_registered());
+    drop((grown, more));
+    assert_eq!((registry.shrink(), total()), (2, 1));
+    let again = Runtime::builder().registry(registry.clone()).build().unwrap();
+    again.block_on(through_a_pipe(&registry, 4096, 1));
+}
