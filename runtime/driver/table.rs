@@ -73,6 +73,7 @@ impl Table {
             Err(error) => {
                 registry.set_refused((0..first).map(|chunk| arena.region(chunk).1).sum(), &error);
                 registry.detach(slot);
+                table.is_sparse = false;
                 table.pages = registry.attach(false);
             }
         }

@@ -16,10 +16,10 @@
 //! last of them is gone. Neither leasing nor releasing makes a system call, unless the registry grows or two threads
 //! meet at a lock.
 //!
-//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs, `magazines` keep some
-//! ready for each thread, `ledger`
-//! knows who has each page, `queue` who waits, `arena` holds all of these and `rings` which ring registered what;
-//! `segment` is a range of bytes with one holder, and `fixed_buf`, `shared_buf` and `lease` are what the program sees.
+//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs,
+//! `magazines` keep some ready for each thread, `ledger` knows who has each page, `queue` who waits, `rings` which ring
+//! registered what, and `arena` holds all of these; `segment` is a range of bytes with one holder, and `fixed_buf`,
+//! `shared_buf` and `lease` are what the program sees.
 
 mod arena;
 mod bits;
@@ -72,7 +72,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 ///
 /// A handle: clones are cheap, can be sent to other threads, and share the same pages. Rings of one process can share
 /// one registry. The pages are lent out as [`FixedBuf`]s, each of which is one holder's alone, and come back when it is
-/// dropped. They are 4096 bytes each, on every machine.
+/// dropped. They are 4096 bytes each, on every machine. A lease can be frozen into a [`SharedBuf`] that several read.
 ///
 /// Where the kernel refuses to register them, mostly because RLIMIT_MEMLOCK is too low, the same calls work on the same
 /// memory unregistered; [`is_registered`](Self::is_registered) and
