@@ -96,24 +96,33 @@ struct Page {
     lent: u16,
     /// Whether there is memory.
     is_mapped: bool,
+    /// Whether any of the first two is not zero, so that most changes need not look at them.
+    is_with_kernel: bool,
 }
 
 impl Page {
     fn class(&self) -> Class {
-        const KINDS: [Kind; Kind::COUNT] = [Kind::Read, Kind::Receive, Kind::Write, Kind::Send, Kind::Other];
-        if self.notifying > 0 {
-            return Class::Notifying;
-        }
-        if let Some(kind) = KINDS.into_iter().find(|kind| self.flights[*kind as usize] > 0) {
-            return Class::InFlight(kind);
-        }
         match self {
+            Self { is_with_kernel: true, .. } => self.class_with_kernel(),
             Self { is_mapped: false, .. } => Class::Absent,
             Self { holders: 0, .. } => Class::Free,
             Self { lent: 1.., .. } => Class::Lent,
             Self { frozen: 1.., .. } => Class::Shared,
             _ => Class::Leased,
         }
+    }
+
+    fn class_with_kernel(&self) -> Class {
+        const KINDS: [Kind; Kind::COUNT] = [Kind::Read, Kind::Receive, Kind::Write, Kind::Send, Kind::Other];
+        if self.notifying > 0 {
+            return Class::Notifying;
+        }
+        let kind = KINDS.into_iter().find(|kind| self.flights[*kind as usize] > 0);
+        Class::InFlight(kind.expect("an operation of some kind is on a page that the kernel has"))
+    }
+
+    fn see_kernel(&mut self) {
+        self.is_with_kernel = self.notifying > 0 || self.flights.iter().any(|flights| *flights > 0);
     }
 
     fn count(&mut self, hold: Hold) -> Option<&mut u16> {
@@ -200,9 +209,15 @@ impl Ledger {
     /// One holder takes these free pages.
     pub(super) fn hold(&self, pages: Range<usize>) {
         self.held.add(pages.len());
-        self.change(pages, |at, page| {
-            assert!(page.is_mapped && page.holders == 0, "page {at} is leased though it is not free");
-            page.add_holder(Hold::Exclusive);
+        // The plain version is `change`. All of these go from one sum to one other.
+        self.each_block(pages, |first, pages, sums| {
+            for (at, page) in (first..).zip(&*pages) {
+                let is_free = page.is_mapped && page.holders == 0 && !page.is_with_kernel;
+                assert!(is_free, "page {at} is leased though it is not free");
+            }
+            pages.iter_mut().for_each(|page| page.holders = 1);
+            sums[Class::Free.index()] -= pages.len();
+            sums[Class::Leased.index()] += pages.len();
         });
     }
 
@@ -236,14 +251,20 @@ impl Ledger {
     pub(super) fn release(&self, pages: Range<usize>, hold: Hold) -> Range<usize> {
         // All but the first and the last page are this segment's alone, so what becomes free is one run.
         let mut freed = pages.end..pages.start;
-        self.change(pages, |at, page| {
-            assert!(page.holders > 0, "page {at} is released though nobody holds it");
-            if page.holders == 1 {
-                // I1: the operation owns its lease. Were it otherwise the kernel could write into the next lease.
-                assert!(!page.class().is_with_kernel(), "page {at} is released while the kernel has it");
-                freed = freed.start.min(at)..freed.end.max(at + 1);
+        self.each_block(pages, |first, pages, sums| {
+            for (at, page) in (first..).zip(pages) {
+                assert!(page.holders > 0, "page {at} is released though nobody holds it");
+                let before = page.class();
+                if page.holders == 1 {
+                    // I1: the operation owns its lease. Were it otherwise the kernel could write into the next lease.
+                    assert!(!page.is_with_kernel, "page {at} is released while the kernel has it");
+                    freed = freed.start.min(at)..freed.end.max(at + 1);
+                }
+                page.remove_holder(hold);
+                // No page comes to the kernel or from it by this.
+                sums[before.index()] -= 1;
+                sums[page.class().index()] += 1;
             }
-            page.remove_holder(hold);
         });
         let freed = freed.start..freed.end.max(freed.start);
         self.held.remove(freed.len());
@@ -256,6 +277,7 @@ impl Ledger {
             let flights = &mut page.flights[kind as usize];
             assert!(*flights < u32::MAX, "page {at} has more operations in flight than a ring can hold");
             *flights += 1;
+            page.is_with_kernel = true;
         });
     }
 
@@ -265,6 +287,7 @@ impl Ledger {
             let flights = &mut page.flights[kind as usize];
             assert!(*flights > 0, "page {at} ends a flight that never began");
             *flights -= 1;
+            page.see_kernel();
         });
     }
 
@@ -283,6 +306,7 @@ impl Ledger {
         self.change(pages, |at, page| {
             assert!(page.notifying > 0, "page {at} has a notification that nobody awaits");
             page.notifying -= 1;
+            page.see_kernel();
         });
     }
 
@@ -318,6 +342,26 @@ impl Ledger {
     /// Changes the record of each of these pages, in order. What asserts leaves its own page as it was.
     fn change(&self, pages: Range<usize>, mut change: impl FnMut(usize, &mut Page)) {
         let (mut came, mut went) = (0, 0);
+        self.each_block(pages, |first, pages, sums| {
+            for (at, page) in (first..).zip(pages) {
+                let before = page.class();
+                change(at, page);
+                let after = page.class();
+                if before != after {
+                    sums[before.index()] -= 1;
+                    sums[after.index()] += 1;
+                    came += usize::from(after.is_with_kernel() && !before.is_with_kernel());
+                    went += usize::from(before.is_with_kernel() && !after.is_with_kernel());
+                }
+            }
+        });
+        self.with_kernel.add(came);
+        self.with_kernel.remove(went);
+    }
+
+    /// Takes the lock of each block of these pages, in order: the number of its first page that is meant, these pages'
+    /// records, and the sums of the stripe.
+    fn each_block(&self, pages: Range<usize>, mut visit: impl FnMut(usize, &mut [Page], &mut [usize; Class::COUNT])) {
         let mut at = pages.start;
         while at < pages.end {
             let block = at / BLOCK_PAGES;
@@ -329,22 +373,10 @@ impl Ledger {
                 sums[Class::Absent.index()] += first + BLOCK_PAGES - pages.len();
                 pages.resize(first + BLOCK_PAGES, Page::default());
             }
-            for at in at..end {
-                let page = &mut pages[first + at % BLOCK_PAGES];
-                let before = page.class();
-                change(at, page);
-                let after = page.class();
-                if before != after {
-                    sums[before.index()] -= 1;
-                    sums[after.index()] += 1;
-                    came += usize::from(after.is_with_kernel() && !before.is_with_kernel());
-                    went += usize::from(before.is_with_kernel() && !after.is_with_kernel());
-                }
-            }
+            let start = first + at % BLOCK_PAGES;
+            visit(at, &mut pages[start..start + (end - at)], sums);
             at = end;
         }
-        self.with_kernel.add(came);
-        self.with_kernel.remove(went);
     }
 }
 
