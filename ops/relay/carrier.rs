@@ -1,8 +1,15 @@
 //! Where the bytes are that have left the source and not reached the sink.
 
+use std::cell::RefCell;
+
 use super::stopped::Residue;
 use crate::ops::pipe::PooledPipe;
-use crate::runtime::{Driver, FixedBuf};
+
+/// Room of a buffer that bytes are copied through.
+pub(super) const COPY_BYTES: usize = 64 * 1024;
+
+/// A buffer with so little left in it is exchanged for one that fits, if its sink has to be waited for.
+const COMPACT_BYTES: usize = COPY_BYTES / 4;
 
 #[derive(Debug)]
 pub(super) enum Carrier {
@@ -13,11 +20,11 @@ pub(super) enum Carrier {
         filled: bool,
     },
     Buffer {
-        buffer: Buffer,
+        bytes: Vec<u8>,
         from: usize,
         filled: bool,
     },
-    /// The page is with the kernel, which gives what lies from `from` up to `len` to the sink.
+    /// The buffer is with the kernel, which gives what lies from `from` up to `len` to the sink.
     Away {
         from: usize,
         len: usize,
@@ -25,11 +32,28 @@ pub(super) enum Carrier {
     },
 }
 
-/// A page of the registry, or of the heap when the registry has none to give.
-#[derive(Debug)]
-pub(super) enum Buffer {
-    Leased(FixedBuf),
-    Heap(Vec<u8>),
+/// The buffer that all relays of a driver copy through, while nobody has it.
+///
+/// The plain version leases pages of the registry for each message, and takes a third more instructions for one of 64
+/// bytes. Most messages leave as soon as they come, so that one buffer does for all, and stays in the processor's
+/// cache. A connection whose sink is full takes it away, and the next one gets another.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    free: RefCell<Option<Vec<u8>>>,
+}
+
+impl Scratch {
+    /// A buffer with room for [`COPY_BYTES`].
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.free.borrow_mut().take().unwrap_or_else(|| Vec::with_capacity(COPY_BYTES))
+    }
+
+    pub(super) fn give_back(&self, buffer: Vec<u8>) {
+        if buffer.capacity() >= COPY_BYTES {
+            let surplus = self.free.borrow_mut().replace(buffer);
+            drop(surplus);
+        }
+    }
 }
 
 impl Carrier {
@@ -38,7 +62,7 @@ impl Carrier {
         match self {
             Self::Nothing => 0,
             Self::Pipe { inside, .. } => *inside,
-            Self::Buffer { buffer, from, .. } => buffer.len() - from,
+            Self::Buffer { bytes, from, .. } => bytes.len() - from,
             Self::Away { from, len, .. } => len - from,
         }
     }
@@ -61,50 +85,43 @@ impl Carrier {
         }
     }
 
-    /// Give the pipe or the page back. A pipe with bytes in it is closed, and they are lost.
-    pub(super) fn let_go(&mut self) {
-        if let Self::Pipe { pipe, inside, .. } = std::mem::replace(self, Self::Nothing) {
-            pipe.give_back(inside);
+    /// Give the pipe or the buffer back. A pipe with bytes in it is closed, and they are lost.
+    pub(super) fn let_go(&mut self, scratch: Option<&Scratch>) {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Pipe { pipe, inside, .. } => pipe.give_back(inside),
+            Self::Buffer { bytes, .. } => {
+                if let Some(scratch) = scratch {
+                    scratch.give_back(bytes);
+                }
+            }
+            Self::Nothing | Self::Away { .. } => {}
+        }
+    }
+
+    /// The sink has to be waited for, maybe for long: keep no more memory than there are bytes.
+    pub(super) fn compact(&mut self, scratch: &Scratch) {
+        if let Self::Buffer { bytes, from, .. } = self
+            && bytes.capacity() >= COPY_BYTES
+            && bytes.len() - *from <= COMPACT_BYTES
+        {
+            let rest = bytes[*from..].to_vec();
+            scratch.give_back(std::mem::replace(bytes, rest));
+            *from = 0;
         }
     }
 
     /// The bytes inside, for somebody else.
     pub(super) fn into_residue(mut self) -> Option<Residue> {
         if self.inside() == 0 {
-            self.let_go();
+            self.let_go(None);
         }
         match self {
             Self::Nothing | Self::Away { .. } => None,
             Self::Pipe { pipe, inside, .. } => Some(Residue::Pipe(pipe.into_reader(), inside)),
-            Self::Buffer { buffer: Buffer::Leased(mut page), from, .. } => Some(Residue::Page(page.split_off(from))),
-            Self::Buffer { buffer: Buffer::Heap(mut bytes), from, .. } => {
+            Self::Buffer { mut bytes, from, .. } => {
                 bytes.drain(..from);
                 Some(Residue::Bytes(bytes))
             }
-        }
-    }
-}
-
-impl Buffer {
-    /// Room for this many bytes.
-    pub(super) fn new(driver: &Driver, bytes: usize) -> Self {
-        match driver.registry().try_lease(bytes) {
-            Some(page) => Self::Leased(page),
-            None => Self::Heap(Vec::with_capacity(bytes)),
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Leased(page) => page.len(),
-            Self::Heap(bytes) => bytes.len(),
-        }
-    }
-
-    pub(super) fn capacity(&self) -> usize {
-        match self {
-            Self::Leased(page) => page.capacity(),
-            Self::Heap(bytes) => bytes.capacity(),
         }
     }
 }

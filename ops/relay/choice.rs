@@ -18,10 +18,6 @@ const WEIGHT_SHIFT: u32 = 2;
 /// The smallest pipe: the kernel's default, and what a direction in bulk flow begins with.
 pub(super) const PIPE_MIN: usize = 64 * 1024;
 
-/// Room of a page that a small message is copied through, and of one for larger ones.
-const COPY_SMALL: usize = 16 * 1024;
-const COPY_LARGE: usize = 64 * 1024;
-
 /// A source that has been silent for longer has paused.
 const PAUSE: Duration = Duration::from_micros(300);
 
@@ -65,13 +61,8 @@ impl Choice {
         self.pipe
     }
 
-    /// The room of a page for the next hop.
-    pub(super) fn copy_bytes(&self) -> usize {
-        if self.average < SMALL_BYTES { COPY_SMALL } else { COPY_LARGE }
-    }
-
     /// A hop has brought `count` bytes where there was room for `room`.
-    pub(super) fn learn(&mut self, count: usize, room: usize, now: Instant) {
+    pub(super) fn learn(&mut self, count: usize, room: usize, now: impl FnOnce() -> Instant) {
         let count_small = u32::try_from(count).unwrap_or(u32::MAX);
         if self.average == 0 {
             self.average = count_small;
@@ -84,12 +75,18 @@ impl Choice {
             self.is_bulk = true;
             self.average = self.average.max(BULK_BYTES);
         }
+        if !self.is_bulk {
+            // Neither a pipe nor a pause means anything to small messages, and asking the time costs some.
+            (self.pipe, self.run, self.last) = (PIPE_MIN, 0, None);
+            return;
+        }
         // A pipe may be full by slots at a quarter of its bytes and less: segments of 1,460 bytes take a slot each.
         if count >= self.pipe / 4 {
             self.pipe = self.pipe.saturating_mul(4).min(self.pipe_max);
         } else if (self.average as usize) < self.pipe / 16 {
             self.pipe = (self.pipe / 4).max(PIPE_MIN);
         }
+        let now = now();
         if self.last.is_some_and(|last| now.saturating_duration_since(last) > PAUSE) {
             self.run = 0;
         }
@@ -124,8 +121,7 @@ mod tests {
     fn after(hops: &[usize]) -> Choice {
         let mut choice = Choice::new();
         for &count in hops {
-            let room = choice.copy_bytes();
-            choice.learn(count, room, Instant::now());
+            choice.learn(count, 64 * 1024, Instant::now);
         }
         choice
     }
@@ -134,17 +130,17 @@ mod tests {
     fn small_messages_are_copied_and_bulk_is_spliced() {
         assert!(!after(&[64; 100]).is_bulk());
         assert!(!after(&[4096; 100]).is_bulk());
-        assert!(after(&[16 * 1024]).is_bulk(), "a page that is full says that there is more");
+        assert!(after(&[64 * 1024]).is_bulk(), "a buffer that is full says that there is more");
         assert!(after(&[64 * 1024; 2]).is_bulk());
     }
 
     #[test]
     fn one_message_does_not_change_the_route() {
         let mut choice = after(&[100_000; 20]);
-        choice.learn(64, 1 << 20, Instant::now());
+        choice.learn(64, 1 << 20, Instant::now);
         assert!(choice.is_bulk());
         let hops = (0..).take_while(|_| {
-            choice.learn(64, 1 << 20, Instant::now());
+            choice.learn(64, 1 << 20, Instant::now);
             choice.is_bulk()
         });
         assert!((3..20).contains(&hops.count()), "a run of small messages does");
@@ -154,12 +150,12 @@ mod tests {
     fn messages_between_the_thresholds_change_nothing() {
         let mut choice = after(&[64 * 1024; 10]);
         for _ in 0..1000 {
-            choice.learn(12 * 1024, 1 << 20, Instant::now());
+            choice.learn(12 * 1024, 1 << 20, Instant::now);
             assert!(choice.is_bulk());
         }
         let mut choice = after(&[64; 10]);
         for _ in 0..1000 {
-            choice.learn(12 * 1024, 16 * 1024, Instant::now());
+            choice.learn(12 * 1024, 16 * 1024, Instant::now);
             assert!(!choice.is_bulk());
         }
     }
@@ -171,11 +167,11 @@ mod tests {
         choice.got_pipe(1 << 20);
         assert_eq!(choice.pipe(), 1 << 20);
         for _ in 0..50 {
-            choice.learn(20_000, 1 << 20, Instant::now());
+            choice.learn(20_000, 1 << 20, Instant::now);
         }
         assert_eq!(choice.pipe(), 256 * 1024);
         for _ in 0..50 {
-            choice.learn(64, 1 << 20, Instant::now());
+            choice.learn(64, 1 << 20, Instant::now);
         }
         assert_eq!(choice.pipe(), PIPE_MIN);
     }
@@ -185,13 +181,13 @@ mod tests {
         let mut choice = Choice::new();
         let begin = Instant::now();
         for hop in 0..40 {
-            choice.learn(256 * 1024, 1 << 20, begin + hop * Duration::from_micros(100));
+            choice.learn(256 * 1024, 1 << 20, || begin + hop * Duration::from_micros(100));
         }
         assert!(choice.holds());
         choice.pause();
         assert!(!choice.holds());
         for hop in 0..40 {
-            choice.learn(256 * 1024, 1 << 20, begin + hop * Duration::from_millis(10));
+            choice.learn(256 * 1024, 1 << 20, || begin + hop * Duration::from_millis(10));
         }
         assert!(!choice.holds(), "a message every 10 ms");
     }

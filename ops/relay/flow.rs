@@ -14,7 +14,7 @@ pub enum RelayRoute {
     Inline,
     /// The ring's own splice, on kernel worker threads.
     Ring,
-    /// Receive into pages of the registry, and send from them.
+    /// Receive into a buffer, and send from it. All relays of a driver share one, except those whose sink is full.
     Copy,
 }
 

@@ -89,14 +89,14 @@ impl Limiter {
         }
     }
 
-    /// What a step that would like `most` bytes may take now.
-    pub(super) fn allow(&mut self, most: usize, now: Instant) -> Allowance {
+    /// What a step that would like `most` bytes may take now. The time is asked only where it matters.
+    pub(super) fn allow(&mut self, most: usize, now: impl FnOnce() -> Instant) -> Allowance {
         let left = self.left.map_or(most, |left| usize::try_from(left).unwrap_or(usize::MAX).min(most));
         if left == 0 {
             return Allowance::Nothing;
         }
         let Some(bucket) = &mut self.bucket else { return Allowance::Bytes(left) };
-        match bucket.available(now) {
+        match bucket.available(now()) {
             Ok(tokens) => Allowance::Bytes(usize::try_from(tokens).unwrap_or(usize::MAX).min(left)),
             Err(when) => Allowance::From(when),
         }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     fn allowed(limiter: &mut Limiter, now: Instant) -> u64 {
-        match limiter.allow(usize::MAX, now) {
+        match limiter.allow(usize::MAX, || now) {
             Allowance::Bytes(count) => {
                 limiter.took(count as u64);
                 count as u64
@@ -168,7 +168,7 @@ mod tests {
             let (mut now, mut moved) = (begin, 0u128);
             let mut steps = 0;
             while now < begin + Duration::from_secs(10) {
-                match limiter.allow(usize::MAX, now) {
+                match limiter.allow(usize::MAX, || now) {
                     Allowance::Bytes(count) => {
                         limiter.took(count as u64);
                         moved += count as u128;
@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn a_limit_in_bytes_is_exact() {
         let mut limiter = Limiter::new(Limits::new().bytes(10));
-        assert_eq!(limiter.allow(7, Instant::now()), Allowance::Bytes(7));
+        assert_eq!(limiter.allow(7, Instant::now), Allowance::Bytes(7));
         limiter.took(7);
-        assert_eq!(limiter.allow(7, Instant::now()), Allowance::Bytes(3));
+        assert_eq!(limiter.allow(7, Instant::now), Allowance::Bytes(3));
         limiter.took(3);
-        assert_eq!(limiter.allow(7, Instant::now()), Allowance::Nothing);
+        assert_eq!(limiter.allow(7, Instant::now), Allowance::Nothing);
         assert!(limiter.is_used_up());
-        assert_eq!(Limiter::new(Limits::new().bytes(0)).allow(1, Instant::now()), Allowance::Nothing);
+        assert_eq!(Limiter::new(Limits::new().bytes(0)).allow(1, Instant::now), Allowance::Nothing);
     }
 }

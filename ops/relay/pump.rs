@@ -12,13 +12,14 @@ mod fill;
 
 use std::io;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
-use super::carrier::{Buffer, Carrier};
+use super::carrier::{COPY_BYTES, Carrier, Scratch};
 use super::choice::{Choice, hold_until};
 use super::copying::{RingCopy, give_now, only_waits};
 use super::flow::{Flow, LiveFlow, RelayRoute, RouteReason};
@@ -43,6 +44,8 @@ pub(super) struct Pump {
     step: Step,
     work: Work,
     live: Option<LiveFlow>,
+    /// The driver's, once it is known.
+    scratch: Option<Rc<Scratch>>,
     /// Whether an end may be a file on a disk.
     takes_files: bool,
     is_taking: bool,
@@ -104,7 +107,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        self.carrier.let_go();
+        self.carrier.let_go(None);
     }
 }
 
@@ -130,6 +133,7 @@ impl Pump {
             step,
             work,
             live: None,
+            scratch: None,
             takes_files: true,
             is_taking: true,
             is_stopping: false,
@@ -229,9 +233,9 @@ impl Pump {
             }
             Step::Copying(hop, copy) => {
                 let hop = *hop;
-                let (outcome, buffer) = ready!(copy.poll(cx));
+                let (outcome, bytes) = ready!(copy.poll(cx));
                 self.step = Step::Drain;
-                self.copied(driver, hop, outcome, buffer)
+                self.copied(driver, hop, outcome, bytes)
             }
             _ => Ok(()),
         };
@@ -240,7 +244,7 @@ impl Pump {
         while !sink_waits && self.work.carrier.inside() > 0 && matches!(self.drain_now(driver), Ok(true)) {}
         self.step = Step::Finished;
         if self.work.carrier.inside() == 0 {
-            self.work.carrier.let_go();
+            self.let_go();
         }
         self.publish();
         Poll::Ready(())
@@ -257,6 +261,16 @@ impl Pump {
         Rest::new(std::mem::replace(&mut self.work, nothing), self.route, self.live.clone())
     }
 
+    /// Give the pipe or the buffer back.
+    fn let_go(&mut self) {
+        self.work.carrier.let_go(self.scratch.as_deref());
+    }
+
+    /// The buffer that relays of this driver copy through.
+    fn scratch(&mut self, driver: &Driver) -> &Scratch {
+        self.scratch.get_or_insert_with(|| driver.local(Scratch::default))
+    }
+
     fn publish(&self) {
         if let Some(live) = &self.live {
             live.publish(&self.work.flow);
@@ -270,7 +284,7 @@ impl Pump {
             }
             match &mut self.step {
                 Step::Finished => {
-                    self.work.carrier.let_go();
+                    self.let_go();
                     return Poll::Ready(Ok(()));
                 }
                 Step::Begin => {
@@ -310,9 +324,9 @@ impl Pump {
                 }
                 Step::Copying(hop, copy) => {
                     let hop = *hop;
-                    let (outcome, buffer) = ready!(copy.poll(cx));
+                    let (outcome, bytes) = ready!(copy.poll(cx));
                     self.step = Step::Fill;
-                    self.copied(driver, hop, outcome, buffer)?;
+                    self.copied(driver, hop, outcome, bytes)?;
                 }
             }
         }
@@ -358,15 +372,15 @@ impl Pump {
     fn drain_now(&mut self, driver: &Driver) -> io::Result<bool> {
         let plan = self.plan()?;
         match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
-            Carrier::Buffer { buffer, from, filled } if plan.waits_out => {
-                self.work.carrier = Carrier::Away { from, len: buffer.len(), filled };
-                self.step = Step::Copying(Hop::Out, Box::new(RingCopy::write(&self.to, buffer, from)));
+            Carrier::Buffer { bytes, from, filled } if plan.waits_out => {
+                self.work.carrier = Carrier::Away { from, len: bytes.len(), filled };
+                self.step = Step::Copying(Hop::Out, Box::new(RingCopy::write(&self.to, bytes, from)));
                 Ok(false)
             }
-            Carrier::Buffer { buffer, from, filled } => {
-                let (outcome, buffer) = give_now(driver, &self.to, plan.to, buffer, from);
+            Carrier::Buffer { bytes, from, filled } => {
+                let (outcome, bytes) = give_now(driver, &self.to, plan.to, bytes, from);
                 let would_block = is_would_block(&outcome);
-                self.work.carrier = Carrier::Buffer { buffer, from, filled };
+                self.work.carrier = Carrier::Buffer { bytes, from, filled };
                 self.settle(driver, Hop::Out, outcome)?;
                 Ok(!would_block)
             }
@@ -381,12 +395,15 @@ impl Pump {
     }
 
     /// A copying step has come to this, and its buffer is back.
-    fn copied(&mut self, driver: &Driver, hop: Hop, outcome: io::Result<usize>, buffer: Buffer) -> io::Result<()> {
+    fn copied(&mut self, driver: &Driver, hop: Hop, outcome: io::Result<usize>, bytes: Vec<u8>) -> io::Result<()> {
         self.work.carrier = match (hop, &self.work.carrier) {
-            (Hop::Out, Carrier::Away { from, filled, .. }) => Carrier::Buffer { buffer, from: *from, filled: *filled },
+            (Hop::Out, Carrier::Away { from, filled, .. }) => Carrier::Buffer { bytes, from: *from, filled: *filled },
             _ => {
-                let filled = matches!(outcome, Ok(count) if count >= buffer.capacity());
-                Carrier::Buffer { buffer, from: 0, filled }
+                // What is not filled by this hop is not inside, whatever an earlier one has left there.
+                let mut bytes = bytes;
+                bytes.truncate(*outcome.as_ref().unwrap_or(&0));
+                let filled = bytes.len() >= COPY_BYTES;
+                Carrier::Buffer { bytes, from: 0, filled }
             }
         };
         self.settle(driver, hop, outcome)
@@ -396,9 +413,15 @@ impl Pump {
     fn settle(&mut self, driver: &Driver, hop: Hop, outcome: io::Result<usize>) -> io::Result<()> {
         match (hop, outcome) {
             (Hop::Through, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.blame(driver)?,
-            (Hop::Out, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => self.step = self.await_sink(),
+            (Hop::Out, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.scratch(driver);
+                if let Some(scratch) = &self.scratch {
+                    self.work.carrier.compact(scratch);
+                }
+                self.step = self.await_sink();
+            }
             (_, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.work.carrier.let_go();
+                self.let_go();
                 self.work.choice.pause();
                 self.step = self.await_source()?;
             }
@@ -434,7 +457,7 @@ impl Pump {
         }
         // The source gave less than there was room for: it is most likely empty now, and waiting for it lets the next
         // hop be a fuller one.
-        self.work.carrier.let_go();
+        self.let_go();
         if self.work.choice.holds() && self.is_taking {
             return Ok(Step::Hold(sleep_until(hold_until(driver.now()))));
         }
@@ -472,18 +495,18 @@ impl Pump {
             };
             assert_eq!(count, inside, "a pipe gives all that is in it at once");
             self.work.carrier.gave(count);
-            self.work.carrier.let_go();
-            self.work.carrier = Carrier::Buffer { buffer: Buffer::Heap(bytes), from: 0, filled: true };
+            self.let_go();
+            self.work.carrier = Carrier::Buffer { bytes, from: 0, filled: true };
             self.step = Step::Drain;
         } else {
-            self.work.carrier.let_go();
+            self.let_go();
         }
         Ok(())
     }
 
     /// The source has ended, and everything before the end has left: tell the sink.
     fn finish(&mut self) -> io::Result<()> {
-        self.work.carrier.let_go();
+        self.let_go();
         self.step = Step::Finished;
         match rustix::net::shutdown(&self.to.hold, Shutdown::Write) {
             // A pipe ends when its last handle goes; a connection that has gone needs no end.
@@ -524,12 +547,12 @@ impl Pump {
                 pipe.size()
             }
             Carrier::Nothing | Carrier::Away { .. } => usize::MAX,
-            Carrier::Buffer { buffer, .. } => buffer.capacity(),
+            Carrier::Buffer { .. } => COPY_BYTES,
         };
         if !matches!(work.carrier, Carrier::Buffer { .. }) {
             work.flow.hops_spliced += 1;
         }
-        work.choice.learn(count, room, driver.now());
+        work.choice.learn(count, room, || driver.now());
     }
 
     fn gave(&mut self, count: usize) {

@@ -7,7 +7,7 @@ use super::flow::{Flow, LiveFlow, RelayRoute};
 use super::pump::{Pump, Work};
 use super::{Forward, HalfClose, Relay};
 use crate::ops::{End, PipeReader};
-use crate::runtime::{Fd, FixedBuf};
+use crate::runtime::Fd;
 
 /// How a relay ended.
 #[derive(Debug)]
@@ -88,9 +88,7 @@ pub struct StoppedForward {
 pub enum Residue {
     /// So many bytes in a pipe, whose writer has gone: read or splice them out, to the end.
     Pipe(PipeReader, usize),
-    /// In a page of the registry.
-    Page(FixedBuf),
-    /// On the heap.
+    /// In a buffer.
     Bytes(Vec<u8>),
 }
 
@@ -167,7 +165,6 @@ impl Residue {
     pub fn len(&self) -> usize {
         match self {
             Self::Pipe(_, bytes) => *bytes,
-            Self::Page(page) => page.len(),
             Self::Bytes(bytes) => bytes.len(),
         }
     }

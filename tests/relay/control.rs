@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ringmain::ops::{self, HalfClose, Limits, LiveFlow, RelayRoute, Residue, RouteReason, net};
-use ringmain::{Config, IoBuf, Runtime};
+use ringmain::{Config, Runtime};
 
 use crate::ROUTES;
 use crate::peers::{
@@ -308,7 +308,6 @@ fn a_residue_is_what_was_taken_and_not_given() {
                         assert_eq!(end.unwrap(), 0, "and then it ends");
                         bytes
                     }
-                    Residue::Page(page) => page.bytes().to_vec(),
                     Residue::Bytes(bytes) => bytes,
                 };
                 drop(b);
@@ -433,14 +432,13 @@ fn a_failed_sink_leaves_what_it_did_not_take() {
 }
 
 #[test]
-fn a_relay_without_pipes_and_pages_copies_all_the_same() {
+fn a_relay_without_pipes_copies_all_the_same() {
     without_hanging(|| {
-        let config = Config::default().pages(1).pipes(1).pipe_size(64 * 1024);
+        let config = Config::default().pipes(1).pipe_size(64 * 1024);
         let runtime = Runtime::builder().config(config).build().unwrap();
         runtime.block_on(async {
-            // The only pipe and the only page are held by somebody.
+            // The only pipe is held by somebody.
             let held = stuck(RelayRoute::Inline).await;
-            let _page = runtime.driver().registry().try_lease(4096).expect("the only page");
             let ((source, from), (to, sink)) = (tcp_pair(), tcp_pair());
             let (writer, reader) = (write_and_close(source, pattern(9, LEN)), read_to_end(sink));
             let (from, to) = (net::TcpStream::from(from), net::TcpStream::from(to));

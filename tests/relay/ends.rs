@@ -373,8 +373,8 @@ fn t25_a_sink_that_refuses_a_splice_gets_what_is_in_the_pipe_by_copy() {
                 script.complete(pending.entry.user_data, 1);
             }
         });
-        // A full page says that bytes come in bulk, and the next step splices.
-        let mut answers = vec![16_384, 16_384];
+        // A full buffer says that bytes come in bulk, and the next step splices.
+        let mut answers = vec![65_536, 65_536];
         answers.extend(if refused_in { vec![-22, 7000, 7000] } else { vec![7000, -22, 7000, 3000, 4000] });
         answers.push(0);
         for answer in answers {
@@ -382,7 +382,7 @@ fn t25_a_sink_that_refuses_a_splice_gets_what_is_in_the_pipe_by_copy() {
         }
         let ended = runtime.block_on(ops::forward(&from, &to));
         ended.result.unwrap();
-        assert_eq!((ended.flow.bytes_in, ended.flow.bytes_out), (23_384, 23_384));
+        assert_eq!((ended.flow.bytes_in, ended.flow.bytes_out), (72_536, 72_536));
         assert_eq!((ended.flow.route, ended.flow.reason), (RelayRoute::Copy, RouteReason::NoSplice));
     }
 }

@@ -141,8 +141,8 @@ fn play(seed: u64) {
     let mut random = Random::new(seed);
     let route = ROUTES[random.below(4) as usize];
     let most = match route {
-        // The smallest page that a hop is copied through.
-        RelayRoute::Auto | RelayRoute::Copy => 16 * 1024,
+        // The room of the buffer that a hop is copied through.
+        RelayRoute::Auto | RelayRoute::Copy => 64 * 1024,
         _ => 1 << 20,
     };
     let limit = if random.below(2) == 0 { u64::MAX } else { random.below(8 * most) };

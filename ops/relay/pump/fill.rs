@@ -7,7 +7,7 @@ use rustix::event::PollFlags;
 use super::{Hop, Pump, Step, attempt};
 use crate::ops::pipe::PipePool;
 use crate::ops::poll::PollOnce;
-use crate::ops::relay::carrier::{Buffer, Carrier};
+use crate::ops::relay::carrier::{COPY_BYTES, Carrier};
 use crate::ops::relay::copying::{RingCopy, take_now};
 use crate::ops::relay::flow::{RelayRoute, RouteReason};
 use crate::ops::relay::limits::Allowance;
@@ -69,14 +69,13 @@ impl Pump {
     }
 
     fn fill_by_copy(&mut self, driver: &Driver, plan: Plan, reason: RouteReason) -> io::Result<()> {
-        let room = self.work.choice.copy_bytes();
-        let Some(most) = self.allowance(driver, room) else { return Ok(()) };
+        let Some(most) = self.allowance(driver, COPY_BYTES) else { return Ok(()) };
         self.work.flow.goes(RelayRoute::Copy, reason);
         let buffer = match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
-            Carrier::Buffer { buffer, .. } if buffer.capacity() >= room => buffer,
+            Carrier::Buffer { bytes, .. } if bytes.capacity() >= COPY_BYTES => bytes,
             mut other => {
-                other.let_go();
-                Buffer::new(driver, room)
+                other.let_go(None);
+                self.scratch(driver).take()
             }
         };
         if plan.waits_in {
@@ -129,10 +128,10 @@ impl Pump {
 
     /// How many bytes the next step may take; `None` if it must not take any now.
     fn allowance(&mut self, driver: &Driver, most: usize) -> Option<usize> {
-        match self.work.limiter.allow(most, driver.now()) {
+        match self.work.limiter.allow(most, || driver.now()) {
             Allowance::Bytes(count) => Some(count),
             Allowance::From(when) => {
-                self.work.carrier.let_go();
+                self.let_go();
                 self.step = Step::Pace(sleep_until(when));
                 None
             }
