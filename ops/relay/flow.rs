@@ -35,6 +35,8 @@ pub enum RouteReason {
     PipeEnd,
     /// A disk can block one end.
     Disk,
+    /// The source is a file, and what comes next of it is in the page cache.
+    Cached,
     /// An end would block the thread: a socket or a device that is not in non-blocking mode.
     Blocking,
     /// An end has no splice: a file in append mode, procfs, some devices.

@@ -116,7 +116,7 @@ pub fn relay(a: &impl AsRef<Fd>, b: &impl AsRef<Fd>) -> Relay {
 ///
 /// As [`relay`], in one direction: at the end the sink's write side is shut down, if it is a socket. A file can be
 /// either end, at its own position or, as [`End::at`], at an offset; a disk then blocks a worker thread of the kernel, and
-/// not this one. What is spliced from a file *is* the file's page cache until it has been read at the far end: see
+/// not this one, unless what comes next of the source is in the page cache. What is spliced from a file *is* the file's page cache until it has been read at the far end: see
 /// [`splice`](super::splice()), and choose [`RelayRoute::Copy`] where somebody may write to the file meanwhile.
 ///
 /// A sink that is opened for appending, or has no splice (a terminal, some devices), is written to from pages.
@@ -350,6 +350,16 @@ impl Forward {
     /// Choose how bytes move.
     pub fn route(mut self, route: RelayRoute) -> Self {
         self.pump.set_route(route);
+        self
+    }
+
+    /// Reserve room for so many bytes in the sink, if that is a file on a disk: it lies in one piece then, and a disk that
+    /// is too small is found out before anything has moved. The file's length does not change (`FALLOC_FL_KEEP_SIZE`).
+    ///
+    /// It is a system call on this thread, before the first byte moves. A file system that cannot reserve is none the
+    /// worse; one that is full ends it with `ENOSPC`.
+    pub fn preallocate(mut self, bytes: u64) -> Self {
+        self.pump.preallocate(bytes);
         self
     }
 

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use rustix::event::PollFlags;
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
@@ -46,6 +47,8 @@ pub(super) struct Pump {
     live: Option<LiveFlow>,
     /// The driver's, once it is known.
     scratch: Option<Rc<Scratch>>,
+    /// Bytes to be reserved in the sink.
+    preallocate: u64,
     /// Whether an end may be a file on a disk.
     takes_files: bool,
     is_taking: bool,
@@ -134,6 +137,7 @@ impl Pump {
             work,
             live: None,
             scratch: None,
+            preallocate: 0,
             takes_files: true,
             is_taking: true,
             is_stopping: false,
@@ -150,6 +154,10 @@ impl Pump {
 
     pub(super) fn set_route(&mut self, route: RelayRoute) {
         self.route = route;
+    }
+
+    pub(super) fn preallocate(&mut self, bytes: u64) {
+        self.preallocate = bytes;
     }
 
     pub(super) fn set_limits(&mut self, limits: Limits) {
@@ -353,6 +361,16 @@ impl Pump {
                 io::ErrorKind::InvalidInput,
                 "a stream of this relay is a file on a disk, which has no two ways; use forward for it",
             ));
+        }
+        if self.preallocate > 0 && plan.to == Kind::Disk {
+            let at = match self.to.offset {
+                Some(offset) => offset,
+                None => rustix::fs::tell(&self.to.hold)?,
+            };
+            match rustix::fs::fallocate(&self.to.hold, FallocateFlags::KEEP_SIZE, at, self.preallocate) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         self.plan = Some(plan);
         Ok(plan)

@@ -419,3 +419,63 @@ fn t23_a_copied_file_keeps_the_bytes_of_when_it_was_read() {
         assert!(bytes.join().unwrap() == [b'1'; 4096], "a snapshot");
     });
 }
+
+#[test]
+fn a_file_in_the_page_cache_is_spliced_on_this_thread() {
+    without_hanging(|| {
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&pattern(11, LEN)).unwrap();
+        let can_tell = rustix::io::preadv2(
+            &file,
+            &mut [std::io::IoSliceMut::new(&mut [0])],
+            0,
+            rustix::io::ReadWriteFlags::NOWAIT,
+        );
+        let file = fs::File::from(file);
+        let (to, sink) = tcp_pair();
+        let (to, reader) = (net::TcpStream::from(to), read_to_end(sink));
+        let runtime = Runtime::new().unwrap();
+        let ended = runtime.block_on(ops::forward(End::at(&file, 0), &to));
+        ended.result.unwrap();
+        drop(to);
+        assert!(reader.join().unwrap() == pattern(11, LEN));
+        if can_tell.is_err() {
+            eprintln!("SKIPPED in part: this file system cannot tell what is cached");
+            return;
+        }
+        assert_eq!((ended.flow.route, ended.flow.reason), (RelayRoute::Inline, RouteReason::Cached));
+        assert_eq!(ended.flow.hops, ended.flow.hops_spliced);
+    });
+}
+
+#[test]
+fn room_is_reserved_in_a_file_without_changing_its_length() {
+    without_hanging(|| {
+        for offset in [None, Some(5000)] {
+            let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+            let twin = file.try_clone().unwrap();
+            let file = fs::File::from(file);
+            let (source, from) = tcp_pair();
+            let (writer, from) = (write_and_close(source, pattern(12, 1000)), net::TcpStream::from(from));
+            let to = offset.map_or_else(|| End::from(&file), |offset| End::at(&file, offset));
+            let ended = Runtime::new().unwrap().block_on(ops::forward(&from, to).preallocate(10 << 20));
+            ended.result.unwrap();
+            writer.join().unwrap();
+            let status = rustix::fs::fstat(&twin).unwrap();
+            assert_eq!(status.st_size as u64, 1000 + offset.unwrap_or(0));
+            if status.st_blocks * 512 < 10 << 20 {
+                eprintln!("SKIPPED in part: this file system reserves nothing");
+            }
+            assert!(content_of(&twin)[offset.unwrap_or(0) as usize..] == pattern(12, 1000));
+        }
+        // More than any disk has is found out before anything moves.
+        let folder = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = fs::File::from(folder);
+        let (mut source, from) = tcp_pair();
+        source.write_all(b"too much").unwrap();
+        let from = net::TcpStream::from(from);
+        let ended = Runtime::new().unwrap().block_on(ops::forward(&from, &file).preallocate(1 << 60));
+        assert!(ended.result.is_err());
+        assert_eq!(ended.flow.bytes_in, 0);
+    });
+}
