@@ -16,6 +16,11 @@
 //! | [`readv_fixed()`], [`readv_fixed_at`] | descriptor to registered pages | [`BufResult`] of a `Vec` | as `read` | 6.15, else `readv` | `readv_fixed.rs` |
 //! | [`writev_fixed()`], [`writev_fixed_at`] | registered pages to descriptor | [`BufResult`] of a `Vec` | as `write` | 6.15, else `writev` | `writev_fixed.rs` |
 //! | [`recv()`] | socket to buffer | [`BufResult`] | as `read` | 5.6 | `recv.rs` |
+//! | [`recv_lent`], [`recv_lent_sized`] | socket to a lent page | the page, or `None` at the end | as `read` | 5.19 | `recv_lent.rs` |
+//! | [`read_lent`], [`read_lent_sized`] | pipe to a lent page | as `recv_lent` | as `read` | 5.19 | `read_lent.rs` |
+//! | [`recv_multishot()`] | socket to lent pages | a stream of pages | as `read`; `cancel()` loses nothing | 6.0 | `recv_multishot.rs` |
+//! | [`read_multishot()`] | pipe to lent pages | a stream of pages | as `recv_multishot` | 6.7 | `read_multishot.rs` |
+//! | [`recvmsg_multishot()`] | messages to lent pages | a stream of [`Message`]s | as `recv_multishot` | 6.0 | `recvmsg_multishot.rs` |
 //! | [`send()`] | buffer to socket | [`BufResult`] | as `write` | 5.6 | `send.rs` |
 //! | [`peek()`] | socket to buffer, and the bytes stay | [`BufResult`] | yes | 5.6 | `peek.rs` |
 //! | [`peek_at_least`] | as `peek`, until so many are there | [`BufResult`] | yes | 5.13 | `peek.rs` |
@@ -51,12 +56,14 @@ use std::io;
 // Descriptors that hold memory's way in and out, then those that make and end descriptors, then what is built of them.
 mod accept;
 mod accept_multishot;
+mod arrivals;
 mod close;
 mod connect;
 mod exact;
 pub mod fs;
 mod fsync;
 mod in_flight;
+mod message;
 pub mod net;
 mod nop;
 mod open;
@@ -65,9 +72,14 @@ mod pipe;
 mod poll;
 mod read;
 mod read_fixed;
+mod read_lent;
+mod read_multishot;
 mod readv;
 mod readv_fixed;
 mod recv;
+mod recv_lent;
+mod recv_multishot;
+mod recvmsg_multishot;
 mod relay;
 mod route;
 mod send;
@@ -91,6 +103,7 @@ pub use exact::{
 };
 pub use fsync::{Fsync, fsync};
 pub use in_flight::InFlight;
+pub use message::Message;
 pub use nop::{Nop, nop};
 pub use open::{Open, open};
 pub use peek::{Peek, PeekAtLeast, peek, peek_at_least};
@@ -98,9 +111,14 @@ pub use pipe::{PipeReader, PipeWriter, pipe, pipe_sized};
 pub use poll::{PollOnce, poll, readable, writable};
 pub use read::{Read, read, read_at};
 pub use read_fixed::{FixedBytes, FixedSource, ReadFixed, read_fixed, read_fixed_at};
+pub use read_lent::{ReadLent, read_lent, read_lent_sized};
+pub use read_multishot::{ReadMultishot, read_multishot};
 pub use readv::{Readv, readv, readv_at};
 pub use readv_fixed::{ReadvFixed, readv_fixed, readv_fixed_at};
 pub use recv::{Recv, recv};
+pub use recv_lent::{RecvLent, recv_lent, recv_lent_sized};
+pub use recv_multishot::{RecvMultishot, recv_multishot};
+pub use recvmsg_multishot::{RecvmsgMultishot, recvmsg_multishot};
 pub use relay::{
     Flow, Forward, Forwarded, HalfClose, Limits, LiveFlow, Relay, RelayRoute, Relayed, Residue, RouteReason, Stopped,
     StoppedForward, forward, relay,

@@ -12,6 +12,8 @@ pub(crate) const WRITE_FIXED: u8 = opcode::WriteFixed::CODE;
 pub(crate) const READV_FIXED: u8 = opcode::ReadvFixed::CODE;
 pub(crate) const WRITEV_FIXED: u8 = opcode::WritevFixed::CODE;
 pub(crate) const RECV: u8 = opcode::Recv::CODE;
+pub(crate) const RECVMSG: u8 = opcode::RecvMsg::CODE;
+pub(crate) const READ_MULTISHOT: u8 = opcode::ReadMulti::CODE;
 pub(crate) const SEND: u8 = opcode::Send::CODE;
 pub(crate) const SEND_ZC: u8 = opcode::SendZc::CODE;
 pub(crate) const SENDMSG: u8 = opcode::SendMsg::CODE;
@@ -41,6 +43,18 @@ pub(crate) const RECVSEND_FIXED_BUF: u16 = 1 << 2;
 pub(crate) const SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// `IORING_NOTIF_USAGE_ZC_COPIED`, in the result of a notification that was asked to report.
 pub(crate) const ZC_COPIED: i32 = i32::MIN;
+/// `IORING_RECV_MULTISHOT`, in the entry's `ioprio`.
+pub(crate) const RECV_MULTISHOT: u16 = 1 << 1;
+/// `IORING_RECVSEND_BUNDLE`, in the entry's `ioprio`: one completion for several consecutive buffers.
+pub(crate) const RECV_BUNDLE: u16 = 1 << 4;
+/// `IOSQE_BUFFER_SELECT`: the kernel takes a buffer of the group that `buf_index` names.
+pub(crate) const BUFFER_SELECT: u8 = 1 << 5;
+/// `IORING_CQE_F_BUFFER`: the upper 16 bits of the flags are the number of the buffer taken.
+pub(crate) const BUFFER: u32 = 1 << 0;
+/// `IORING_CQE_F_BUF_MORE`: the rest of the buffer taken is still the kernel's.
+pub(crate) const BUFFER_MORE: u32 = 1 << 4;
+/// Where the number of the buffer begins in the flags (`IORING_CQE_BUFFER_SHIFT`).
+pub(crate) const BUFFER_SHIFT: u32 = 16;
 /// `IOSQE_IO_LINK`: the next entry starts when this one is done.
 pub(crate) const LINK: u8 = 1 << 2;
 /// `IORING_CQE_F_MORE`: more completions for this entry will come.

@@ -2,7 +2,8 @@
 //!
 //! A completion says a count or an errno. For some opcodes the count is a new descriptor: then the opcode's method
 //! on `Sqe` said so when the entry was encoded, and the [`Completion`] *owns* that descriptor from the moment it is
-//! reaped. A completion nobody looks at closes it; a completion of any other opcode has none to give.
+//! reaped. A completion nobody looks at closes it; a completion of any other opcode has none to give. In the same way
+//! it owns the buffer that the kernel took from a group of lent ones, and returns its pages if nobody takes it.
 #![allow(unsafe_code, reason = "takes ownership of the descriptor that the kernel has just created")]
 
 use std::io;
@@ -10,6 +11,7 @@ use std::marker::PhantomData;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::buf::Ticket;
+use super::registry::FixedBuf;
 
 /// `ERESTARTSYS`: a running splice or tee that was interrupted answers this instead of `EINTR`, a number that never
 /// reaches user space otherwise (`io_uring/splice.c` has no fix-up for it).
@@ -23,6 +25,17 @@ pub(crate) enum Creates {
     Nothing,
     /// The result is a new descriptor.
     Descriptor,
+    /// The result is a count, of bytes in a buffer that the kernel took from a group.
+    Buffer(Lending),
+}
+
+/// How an entry takes lent memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lending {
+    /// The number of the group.
+    pub(crate) group: u16,
+    /// One completion may fill several consecutive buffers.
+    pub(crate) bundle: bool,
 }
 
 /// The answer to one operation: a result, its flags, and what a success created.
@@ -32,6 +45,7 @@ pub struct Completion {
     flags: u32,
     ticket: Ticket,
     descriptor: Option<OwnedFd>,
+    buffer: Option<FixedBuf>,
     // Bound to the thread of its ring, like everything it could be compared with.
     _ring_thread: PhantomData<*const ()>,
 }
@@ -77,6 +91,7 @@ impl Answer {
             flags: self.flags,
             ticket,
             descriptor: self.descriptor,
+            buffer: None,
             _ring_thread: PhantomData,
         }
     }
@@ -120,6 +135,20 @@ impl Completion {
         self.descriptor.take()
     }
 
+    /// The buffer that the kernel took from a group for this, once, with the bytes that came; it is whoever takes it
+    /// who returns its pages. `None` where no byte came, and for every operation that was described with a buffer of
+    /// its own.
+    #[inline]
+    pub fn take_buffer(&mut self) -> Option<FixedBuf> {
+        self.buffer.take()
+    }
+
+    /// The same, with the lent buffer that the kernel took for it.
+    #[inline]
+    pub(crate) fn with_buffer(self, buffer: Option<FixedBuf>) -> Self {
+        Self { buffer, ..self }
+    }
+
     /// Which submission this answers: the proof [`Fill`](super::buf::Fill) asks for.
     pub(crate) fn ticket(&self) -> Ticket {
         self.ticket
@@ -135,7 +164,14 @@ impl Completion {
 
     /// The completion of an operation that never reached the kernel.
     pub(crate) fn refused(ticket: Ticket, error: io::Error) -> Self {
-        Self { outcome: Outcome::Refused(Some(error)), flags: 0, ticket, descriptor: None, _ring_thread: PhantomData }
+        Self {
+            outcome: Outcome::Refused(Some(error)),
+            flags: 0,
+            ticket,
+            descriptor: None,
+            buffer: None,
+            _ring_thread: PhantomData,
+        }
     }
 }
 

@@ -13,6 +13,12 @@ const COMPLETIONS_MAX: u32 = 2 * ENTRIES_MAX;
 const OPERATIONS_MAX: u32 = 1 << 23;
 /// 64 GiB of 4 KiB pages: 64 registered regions of the 1 GiB the kernel allows for each.
 const PAGES_MAX: u32 = 1 << 24;
+/// The unit of the registry, in bytes.
+const PAGE_BYTES: u32 = 4096;
+/// The longest lease, and the longest buffer that the kernel describes by 32 bits and a margin.
+const LENT_BYTES_MAX: u32 = 1 << 30;
+/// The kernel's bound on the places of a ring of buffers.
+const LENT_COUNT_MAX: u16 = 1 << 15;
 /// The smallest pipe: one page.
 const PIPE_SIZE_MIN: u32 = 4096;
 /// The largest power of two that `F_SETPIPE_SZ` takes as its signed argument.
@@ -76,6 +82,7 @@ pub struct Config {
     pub(crate) pages_idle: Duration,
     pub(crate) register_pages: bool,
     pub(crate) zero_copy_min: u32,
+    pub(crate) lent: Option<Vec<(u32, u16)>>,
     pub(crate) pipes: u32,
     pub(crate) pipe_size: u32,
     pub(crate) ring_splices: u32,
@@ -98,6 +105,7 @@ impl Default for Config {
             pages_idle: Duration::from_secs(60),
             register_pages: true,
             zero_copy_min: 32 << 10,
+            lent: None,
             pipes: 64,
             pipe_size: 1 << 20,
             ring_splices: 8,
@@ -179,6 +187,18 @@ impl Config {
     #[must_use]
     pub fn zero_copy_min(mut self, bytes: u32) -> Config {
         self.zero_copy_min = bytes;
+        self
+    }
+
+    /// Sizes of lent buffers: bytes of one, and how many of them the kernel has at once; each size a multiple of 4096, and
+    /// all together no more than [`pages`](Self::pages). Default: up to 64 of 4 KiB and up to 16 of 64 KiB, no more than an
+    /// eighth and a fourth of the pages.
+    ///
+    /// What receives into lent memory takes the smallest size that is large enough. The pages of a size are leased when it
+    /// is first used, and once more if it is used incrementally too.
+    #[must_use]
+    pub fn lent(mut self, sizes: impl Into<Vec<(u32, u16)>>) -> Config {
+        self.lent = Some(sizes.into());
         self
     }
 
@@ -288,10 +308,54 @@ impl Config {
                 ));
             }
         }
+        self.validate_lent()?;
         within("pipes", self.pipes, 1, u32::MAX)?;
         power_of_two("pipe_size", self.pipe_size, PIPE_SIZE_MIN, PIPE_SIZE_MAX)?;
         within("tasks_per_turn", self.tasks_per_turn, 1, u32::MAX)?;
         self.validate_workers()
+    }
+
+    /// Bytes of a lent buffer, and how many, of each size.
+    pub(crate) fn lent_sizes(&self) -> Vec<(usize, u16)> {
+        if let Some(sizes) = &self.lent {
+            return sizes.iter().map(|(bytes, count)| (*bytes as usize, *count)).collect();
+        }
+        let small = (self.pages / 8).clamp(1, 64);
+        let large = (self.pages / 64).min(16);
+        let mut sizes = vec![(PAGE_BYTES as usize, small as u16)];
+        if large > 0 {
+            sizes.push((16 * PAGE_BYTES as usize, large as u16));
+        }
+        sizes
+    }
+
+    fn validate_lent(&self) -> Result<(), BuildError> {
+        let sizes = self.lent.as_deref().unwrap_or_default();
+        let mut pages = 0u64;
+        for &(bytes, count) in sizes {
+            if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || bytes > LENT_BYTES_MAX {
+                return invalid(format!(
+                    "lent has buffers of {bytes} bytes: set it to a multiple of {PAGE_BYTES}, at most {LENT_BYTES_MAX}"
+                ));
+            }
+            if count == 0 || count > LENT_COUNT_MAX {
+                return invalid(format!(
+                    "lent has {count} buffers of {bytes} bytes: set their number between 1 and {LENT_COUNT_MAX}"
+                ));
+            }
+            if sizes.iter().filter(|(other, _)| *other == bytes).count() > 1 {
+                return invalid(format!("lent has two entries of {bytes} bytes: add their numbers up"));
+            }
+            pages += u64::from(bytes / PAGE_BYTES) * u64::from(count);
+        }
+        let most = self.pages_max.unwrap_or(self.pages);
+        if pages > u64::from(most) {
+            return invalid(format!(
+                "lent takes {pages} pages but pages is {most} at most: raise pages to {pages} or more, or lend fewer \
+                 buffers"
+            ));
+        }
+        Ok(())
     }
 
     fn validate_workers(&self) -> Result<(), BuildError> {
@@ -386,7 +450,7 @@ mod tests {
     #[test]
     fn each_bound_is_refused_with_the_values_that_clash() {
         let sound = Config::default;
-        let rows: [(Config, &[&str]); 21] = [
+        let rows: [(Config, &[&str]); 26] = [
             (sound().entries(0), &["entries is 0"]),
             (sound().entries(100), &["entries is 100", "64 or 128"]),
             (sound().entries(65_536), &["entries is 65536", "32768"]),
@@ -399,6 +463,11 @@ mod tests {
             (sound().pages((1 << 24) + 1), &["pages is 16777217"]),
             (sound().pages_max((1 << 24) + 1), &["pages_max is 16777217"]),
             (sound().pages_max(1023), &["pages_max is 1023", "pages is 1024"]),
+            (sound().lent([(5000, 1)]), &["5000 bytes", "4096"]),
+            (sound().lent([(4096, 0)]), &["0 buffers of 4096", "32768"]),
+            (sound().lent([(4096, 40_000)]), &["40000 buffers of 4096", "32768"]),
+            (sound().lent([(4096, 1), (4096, 2)]), &["two entries of 4096"]),
+            (sound().pages(31).lent([(65_536, 2)]), &["takes 32 pages", "pages is 31"]),
             (sound().pipes(0), &["pipes is 0"]),
             (sound().pipe_size(2048), &["pipe_size is 2048", "4096"]),
             (sound().pipe_size(100_000), &["pipe_size is 100000", "65536 or 131072"]),

@@ -39,6 +39,7 @@ use super::config::Config;
 use super::error::{BuildError, Demand};
 use super::frame::Frame;
 use super::inflight::{Slot, Slots};
+use super::lent::{BufferGroup, Lender};
 use super::metrics::Metrics;
 use super::opcode::Opcode;
 #[cfg(test)]
@@ -75,6 +76,7 @@ pub struct Driver {
     registry: Registry,
     /// The same as this ring sees it.
     pages: RingPages,
+    lender: Rc<Lender>,
     unpark: Arc<Unpark>,
     timers: Rc<Timers>,
     frame: RefCell<Frame>,
@@ -184,11 +186,12 @@ impl Driver {
         let unpark = Arc::new(Unpark::new().map_err(|error| {
             BuildError::refused(Demand { doing: "make the eventfd that other threads wake by".into(), bytes: 0 }, error)
         })?);
+        let lender = Rc::new(Lender::new(id, registry.clone(), Arc::clone(&unpark), config.lent_sizes()));
         let driver = Rc::new(Self {
             core: RefCell::new(Core {
                 ring,
                 table,
-                slots: Slots::new(id, pages.clone(), takes_fixed_vectors),
+                slots: Slots::new(id, pages.clone(), Rc::clone(&lender), takes_fixed_vectors),
                 outgoing: Outgoing::default(),
                 waiters: VecDeque::new(),
                 granted: BTreeSet::new(),
@@ -202,6 +205,7 @@ impl Driver {
             id,
             setup,
             config: config.clone(),
+            lender,
             unpark,
             timers,
             frame: RefCell::new(Frame::new(pages.clone(), takes_fixed_vectors)),
@@ -364,6 +368,22 @@ impl Driver {
     /// The registered pages of this ring.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// `buffer_group(bytes, incremental)`: memory that is lent to this ring in buffers of at least so many bytes, the
+    /// smallest that [`Config::lent`](crate::Config::lent) has.
+    ///
+    /// Made when it is first asked for: its buffers are leased from the registry then. *Incremental* buffers serve
+    /// several receives each, from front to back; where the kernel has none, whole ones serve in their place.
+    ///
+    /// # Errors
+    /// `InvalidInput`: no size is large enough. `Unsupported`: the kernel has no rings of provided buffers. `OutOfMemory`:
+    /// `RLIMIT_MEMLOCK` is too low for one. `ECANCELED`: the runtime has shut down.
+    ///
+    /// # Kernel
+    /// Linux 5.19, incremental buffers Linux 6.12.
+    pub fn buffer_group(&self, bytes: usize, incremental: bool) -> io::Result<BufferGroup> {
+        self.lender.group(&mut self.core.borrow_mut().ring, bytes, incremental)
     }
 
     /// What this driver has done so far.

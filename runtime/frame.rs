@@ -31,29 +31,31 @@ pub(crate) struct Frame {
     /// Whether the kernel takes several vectors over registered memory in one entry.
     pub(crate) takes_fixed_vectors: bool,
     /// The header of a message, made once and used again.
-    pub(crate) message: Option<Box<Message>>,
+    message: Option<Box<Message>>,
     /// Who learns from what the notification of a zero-copy send says.
     pub(crate) zero_copy: Option<Rc<ZeroCopy>>,
 }
 
-/// The kernel's `struct msghdr`, of a message without address or control data.
+/// The kernel's `struct msghdr`, of a message that names no address and no control data of ours.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Message {
     name: u64,
-    name_len: u32,
+    pub(crate) name_len: u32,
     pub(crate) vectors: u64,
     pub(crate) vectors_len: usize,
     control: u64,
-    control_len: usize,
+    pub(crate) control_len: usize,
     flags: u32,
 }
 
 const _: () = assert!(size_of::<Message>() == size_of::<libc::msghdr>(), "a message is the kernel's record");
 const _: () = assert!(
     std::mem::offset_of!(Message, vectors) == std::mem::offset_of!(libc::msghdr, msg_iov)
-        && std::mem::offset_of!(Message, vectors_len) == std::mem::offset_of!(libc::msghdr, msg_iovlen),
-    "the vectors stand where the kernel reads them"
+        && std::mem::offset_of!(Message, vectors_len) == std::mem::offset_of!(libc::msghdr, msg_iovlen)
+        && std::mem::offset_of!(Message, name_len) == std::mem::offset_of!(libc::msghdr, msg_namelen)
+        && std::mem::offset_of!(Message, control_len) == std::mem::offset_of!(libc::msghdr, msg_controllen),
+    "vectors and lengths stand where the kernel reads them"
 );
 
 impl Frame {
@@ -91,6 +93,13 @@ impl Frame {
     #[inline]
     pub(crate) fn heading(&self) -> Heading {
         Heading { opcode: self.entry.opcode, is_linked: self.entry.flags & abi::LINK != 0 }
+    }
+
+    /// The header of a message, which names nothing yet, in a place that stays as long as the slot does.
+    pub(crate) fn empty_message(&mut self) -> &mut Message {
+        let message = self.message.get_or_insert_default();
+        **message = Message::default();
+        message
     }
 
     /// The kernel has answered: a descriptor it closed is no longer ours. `CLOSE` releases the number whatever it answers

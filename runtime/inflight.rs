@@ -7,7 +7,8 @@
 //! |----------|-------------------------------------------------------------------|------------------------------------------------|
 //! | vacant   | nobody                                                            | first poll                                     |
 //! | encoding | slot; foreign code is describing the entry                        | entry made -> queued; error, panic -> vacant   |
-//! | queued   | slot; the kernel has not seen it, or has handed it back to retry  | push -> waiting; cancel -> done; drop -> vacant|
+//! | queued   | slot; the kernel has not seen it, or has handed it back to retry, | push -> waiting; cancel -> done; drop -> vacant|
+//! |          | perhaps until a lent page is there (`arrivals`)                   |                                                |
 //! | waiting  | kernel; a multishot one has a queue of items beside it            | last completion -> done; EAGAIN -> queued (for |
 //! |          |                                                                   | a poll, then itself); first of two completions |
 //! |          |                                                                   | -> answered; drop -> orphaned                  |
@@ -29,6 +30,7 @@
 //! slot that foreign code has to empty is vacant at once, and comes back to the spare ones when it has been emptied.
 
 mod answered;
+mod arrivals;
 #[cfg(test)]
 mod tests;
 
@@ -46,9 +48,10 @@ use super::body::{Body, Lent};
 use super::buf::Ticket;
 use super::completion::{Answer, Completion, Creates, is_interrupted};
 use super::frame::Retry;
+use super::lent::Lender;
 use super::metrics::Metrics;
 use super::operation::Operation;
-use super::registry::RingPages;
+use super::registry::{FixedBuf, RingPages};
 use super::ring::Cqe;
 use super::sqe::poll_entry;
 use super::waking::Waking;
@@ -115,6 +118,8 @@ enum State {
     Queued,
     /// The poll that precedes another try is in the queue.
     QueuedPoll,
+    /// Not in the queue, but with its group of lent buffers, which had none.
+    Starved,
     /// The operation is with the kernel.
     Waiting,
     /// The poll that precedes another try is with the kernel.
@@ -143,6 +148,8 @@ pub(crate) struct Slot {
     result: Cell<i32>,
     flags: Cell<u32>,
     descriptor: Cell<Option<OwnedFd>>,
+    /// If the flags tell of one.
+    buffer: Cell<Option<FixedBuf>>,
     /// Those of a multishot operation.
     items: RefCell<Items>,
     waking: Cell<Option<Rc<Waking>>>,
@@ -194,9 +201,15 @@ impl Slot {
         self.waking.take()
     }
 
-    /// What the operation came to, and what of it nobody has taken yet: a descriptor, items.
-    pub(crate) fn take_left(&self) -> (Option<OwnedFd>, VecDeque<Completion>) {
-        (self.descriptor.take(), std::mem::take(&mut self.items.borrow_mut().ready))
+    /// What the operation came to, and what of it nobody has taken yet: a descriptor, a buffer, items.
+    pub(crate) fn take_left(&self) -> (Option<OwnedFd>, Option<FixedBuf>, VecDeque<Completion>) {
+        (self.descriptor.take(), self.buffer.take(), std::mem::take(&mut self.items.borrow_mut().ready))
+    }
+
+    /// The lent buffer that came with the answer, once.
+    #[inline]
+    pub(crate) fn take_buffer(&self) -> Option<FixedBuf> {
+        if self.flags.get() & abi::BUFFER != 0 { self.buffer.take() } else { None }
     }
 
     /// The answer, once.
@@ -248,6 +261,12 @@ pub(crate) struct Slots {
     /// How many vacant slots are still being emptied.
     emptying: usize,
     pages: RingPages,
+    lender: Rc<Lender>,
+    /// Lent buffers that nobody gets, to be let go of when nothing is borrowed; and, while one completion is settled,
+    /// those that it brought.
+    arrived: Vec<FixedBuf>,
+    /// Completions that named a buffer which the kernel has not got.
+    disbelieved: u64,
     ring: u32,
     sequence: u64,
     active: usize,
@@ -297,12 +316,15 @@ pub(crate) enum Next {
 }
 
 impl Slots {
-    pub(crate) fn new(ring: u32, pages: RingPages, takes_fixed_vectors: bool) -> Self {
+    pub(crate) fn new(ring: u32, pages: RingPages, lender: Rc<Lender>, takes_fixed_vectors: bool) -> Self {
         Self {
             slots: Vec::new(),
             spare: Vec::new(),
             emptying: 0,
             pages,
+            lender,
+            arrived: Vec::new(),
+            disbelieved: 0,
             ring,
             sequence: 0,
             active: 0,
@@ -351,6 +373,7 @@ impl Slots {
             result: Cell::new(0),
             flags: Cell::new(0),
             descriptor: Cell::new(None),
+            buffer: Cell::new(None),
             items: RefCell::default(),
             waking: Cell::new(None),
             body: Body::new(self.pages.clone(), self.takes_fixed_vectors),
@@ -420,8 +443,8 @@ impl Slots {
     #[inline(always)]
     pub(crate) fn complete(&mut self, cqe: Cqe) -> Option<Rc<Waking>> {
         let slot = self.get(Key(cqe.user_data))?;
-        if slot.state.get() != State::Waiting || slot.is_multishot.get() || cqe.flags & abi::MORE != 0 || cqe.result < 0
-        {
+        let flags = cqe.flags & (abi::MORE | abi::BUFFER);
+        if slot.state.get() != State::Waiting || slot.is_multishot.get() || flags != 0 || cqe.result < 0 {
             return None;
         }
         let waking = slot.take_waking()?;
@@ -446,7 +469,8 @@ impl Slots {
         }
         let more = cqe.flags & abi::MORE != 0;
         match slot.state.get() {
-            State::Vacant | State::Encoding | State::Queued | State::QueuedPoll | State::Done => Settled::Stale,
+            State::Vacant | State::Encoding | State::Done => Settled::Stale,
+            State::Queued | State::QueuedPoll | State::Starved => Settled::Stale,
             // A poll that waits once has one answer; going on by another would leave two entries under one key.
             State::WaitingPoll if more => Settled::Stale,
             State::WaitingPoll => {
@@ -476,7 +500,10 @@ impl Slots {
                 // The notification of a zero-copy send carries a usage report, and the answer to the poll before a
                 // retry a set of events: only the operation's own answer can be a descriptor.
                 let creates = if slot.body.is_held() { slot.body.creates() } else { Creates::Nothing };
-                let completion = Completion::answered(slot.ticket(), cqe.result, cqe.flags, creates);
+                let completion = match creates {
+                    Creates::Buffer(lending) => self.arrival_of_orphan(&slot, cqe, lending),
+                    creates => Completion::answered(slot.ticket(), cqe.result, cqe.flags, creates),
+                };
                 if more {
                     slot.answer_orphan(cqe);
                     return Settled::Dispose(None, completion);
@@ -496,6 +523,11 @@ impl Slots {
     fn conclude(&mut self, slot: &Slot, result: i32, flags: u32) -> Settled {
         self.held -= 1;
         let (retry, creates) = slot.body.release(slot.never_ran(result));
+        if let Creates::Buffer(lending) = creates
+            && let Some(settled) = self.conclude_arrival(slot, result, flags, lending)
+        {
+            return settled;
+        }
         match (retry, slot.cancel.get()) {
             (Retry::Readable | Retry::Writable, Cancel::No) if result == -libc::EAGAIN => {
                 slot.state.set(State::QueuedPoll);
@@ -518,6 +550,9 @@ impl Slots {
 
     /// Waiting, or done with items left: one completion of a multishot operation.
     fn settle_item(&mut self, slot: &Slot, cqe: Cqe, more: bool) -> Settled {
+        if let Creates::Buffer(lending) = slot.body.creates() {
+            return self.settle_arrivals(slot, cqe, more, lending);
+        }
         let completion = Completion::answered(slot.ticket(), cqe.result, cqe.flags, slot.body.creates());
         let mut items = slot.items.borrow_mut();
         if !more && items.paused && completion.was_cancelled() {
@@ -590,7 +625,7 @@ impl Slots {
             slot.items.borrow_mut().paused = false;
         }
         match slot.state.get() {
-            State::Queued | State::QueuedPoll => {
+            State::Queued | State::QueuedPoll | State::Starved => {
                 slot.cancel.set(Cancel::Sent);
                 if slot.is_multishot.get() {
                     self.active -= 1;
@@ -681,7 +716,7 @@ impl Slots {
         if cancel {
             slot.cancel.set(Cancel::Queued);
         }
-        let (_no_descriptor, items) = slot.take_left();
+        let (_no_descriptor, _no_buffer, items) = slot.take_left();
         Orphaned::Kept { cancel, waking: slot.take_waking(), items }
     }
 

@@ -3,7 +3,7 @@
 //! In the order of an operation's way through it: a task runs in the [`Runtime`]'s loop (`block_on`, `executor`,
 //! `context`, `time`) and awaits a [`Submission`], which moves an [`Operation`] into a slot (`inflight`, `body`); the
 //! operation describes its entry through an [`Sqe`]; the [`Driver`] pushes it to the `ring`, reaps the
-//! [`Completion`] and settles it. `registry` and `buf` are the memory, `fd` the descriptors, `unpark` the only thing
+//! [`Completion`] and settles it. `registry` and `buf` are the memory, `lent` what of it the kernel may take from, `fd` the descriptors, `unpark` the only thing
 //! that other threads touch; `config`, `error`, `facts`, `opcode` and `diagnose` are about what a machine allows.
 
 mod block_on;
@@ -21,6 +21,7 @@ mod driver;
 mod entry;
 mod frame;
 mod inflight;
+mod lent;
 mod metrics;
 mod operation;
 pub(crate) mod ring;
@@ -52,6 +53,7 @@ pub use entry::Entry;
 pub use error::BuildError;
 pub use executor::{JoinError, JoinHandle};
 pub use fd::{Fd, FdHold};
+pub use lent::BufferGroup;
 pub use metrics::{Counter, Metrics};
 pub use opcode::Opcode;
 pub use operation::{MultishotOperation, Operation};

@@ -42,6 +42,8 @@ pub enum Opcode {
     PollAdd = 6,
     /// `IORING_OP_SENDMSG`: sends from several buffers on a socket.
     Sendmsg = 9,
+    /// `IORING_OP_RECVMSG`: receives a message with its address and control data.
+    RecvMsg = 10,
     /// `IORING_OP_ACCEPT`: takes a connection from a listener.
     Accept = 13,
     /// `IORING_OP_ASYNC_CANCEL`: cancels an operation in flight.
@@ -70,6 +72,8 @@ pub enum Opcode {
     SendZc = 47,
     /// `IORING_OP_SENDMSG_ZC`: the same from several buffers.
     SendmsgZc = 48,
+    /// `IORING_OP_READ_MULTISHOT`: reads into lent buffers for as long as something comes.
+    ReadMultishot = 49,
     /// `IORING_OP_READV_FIXED`: reads into several pieces of registered memory.
     ReadvFixed = 60,
     /// `IORING_OP_WRITEV_FIXED`: writes from several pieces of registered memory.
@@ -94,6 +98,7 @@ impl Opcode {
         Opcode::WriteFixed,
         Opcode::PollAdd,
         Opcode::Sendmsg,
+        Opcode::RecvMsg,
         Opcode::Accept,
         Opcode::AsyncCancel,
         Opcode::Connect,
@@ -108,6 +113,7 @@ impl Opcode {
         Opcode::Shutdown,
         Opcode::SendZc,
         Opcode::SendmsgZc,
+        Opcode::ReadMultishot,
         Opcode::ReadvFixed,
         Opcode::WritevFixed,
     ];
@@ -161,6 +167,7 @@ impl Opcode {
             Opcode::WriteFixed => ("IORING_OP_WRITE_FIXED", "5.1", FAILS),
             Opcode::PollAdd => ("IORING_OP_POLL_ADD", "5.1", FAILS),
             Opcode::Sendmsg => ("IORING_OP_SENDMSG", "5.3", FAILS),
+            Opcode::RecvMsg => ("IORING_OP_RECVMSG", "5.3", FAILS),
             Opcode::Accept => ("IORING_OP_ACCEPT", "5.5", FAILS),
             Opcode::AsyncCancel => {
                 ("IORING_OP_ASYNC_CANCEL", "5.5", "a dropped operation is kept until the kernel ends it by itself")
@@ -177,6 +184,7 @@ impl Opcode {
             Opcode::Shutdown => ("IORING_OP_SHUTDOWN", "5.11", FAILS),
             Opcode::SendZc => ("IORING_OP_SEND_ZC", "6.0", "zero-copy sends are plain ones"),
             Opcode::SendmsgZc => ("IORING_OP_SENDMSG_ZC", "6.1", "vectored zero-copy sends are plain ones"),
+            Opcode::ReadMultishot => ("IORING_OP_READ_MULTISHOT", "6.7", FAILS),
             Opcode::ReadvFixed => ("IORING_OP_READV_FIXED", "6.15", "the same memory is read into by READV"),
             Opcode::WritevFixed => ("IORING_OP_WRITEV_FIXED", "6.15", "the same memory is written by WRITEV"),
         };
@@ -235,6 +243,7 @@ mod tests {
             (Opcode::WriteFixed, opcode::WriteFixed::CODE),
             (Opcode::PollAdd, opcode::PollAdd::CODE),
             (Opcode::Sendmsg, opcode::SendMsg::CODE),
+            (Opcode::RecvMsg, opcode::RecvMsg::CODE),
             (Opcode::Accept, opcode::Accept::CODE),
             (Opcode::AsyncCancel, opcode::AsyncCancel::CODE),
             (Opcode::Connect, opcode::Connect::CODE),
@@ -249,6 +258,7 @@ mod tests {
             (Opcode::Shutdown, opcode::Shutdown::CODE),
             (Opcode::SendZc, opcode::SendZc::CODE),
             (Opcode::SendmsgZc, opcode::SendMsgZc::CODE),
+            (Opcode::ReadMultishot, opcode::ReadMulti::CODE),
             (Opcode::ReadvFixed, opcode::ReadvFixed::CODE),
             (Opcode::WritevFixed, opcode::WritevFixed::CODE),
         ];

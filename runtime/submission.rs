@@ -197,8 +197,9 @@ impl<O: Operation> Future for Submission<O> {
                 let Stage::InFlight { driver, slot } = std::mem::replace(&mut this.stage, Stage::Finished) else {
                     panic!("an operation in flight has a slot");
                 };
+                let buffer = slot.take_buffer();
                 let (operation, ticket, answer) = driver.take::<O>(slot);
-                Poll::Ready(operation.decode(answer.into_completion(ticket)))
+                Poll::Ready(operation.decode(answer.into_completion(ticket).with_buffer(buffer)))
             }
             Stage::Finished => panic!("this operation has completed and was polled again"),
         }

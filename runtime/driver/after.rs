@@ -10,6 +10,7 @@ use super::Driver;
 use super::turn::Core;
 use crate::runtime::completion::Completion;
 use crate::runtime::inflight::Slot;
+use crate::runtime::lent::Left;
 use crate::runtime::waking::Waking;
 
 /// What a turn leaves to do when nothing is borrowed any more.
@@ -19,8 +20,16 @@ pub(super) struct After {
     first: Option<Rc<Waking>>,
     wakes: VecDeque<Rc<Waking>>,
     pub(super) disposals: VecDeque<(Option<Rc<Slot>>, Completion)>,
-    /// Completions that name nothing, by their `user_data`: who listens to the log is foreign code too.
-    pub(super) reports: VecDeque<u64>,
+    /// What there seldom is, in one queue.
+    pub(super) rest: VecDeque<Rest>,
+}
+
+#[derive(Debug)]
+pub(super) enum Rest {
+    /// A completion that names nothing, by its `user_data`: who listens to the log is foreign code too.
+    Report(u64),
+    /// Lent memory that nobody gets, or a place in the queue for more.
+    Lent(Left),
 }
 
 impl After {
@@ -40,7 +49,7 @@ impl After {
     /// The one task to be woken, if that is all there is to do.
     #[inline]
     pub(super) fn take_sole_wake(&mut self) -> Option<Rc<Waking>> {
-        let is_sole = self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty();
+        let is_sole = self.wakes.is_empty() && self.disposals.is_empty() && self.rest.is_empty();
         if is_sole { self.first.take() } else { None }
     }
 
@@ -50,12 +59,12 @@ impl After {
 
     #[inline]
     pub(super) fn has_any(&self) -> bool {
-        !(self.first.is_none() && self.wakes.is_empty() && self.disposals.is_empty() && self.reports.is_empty())
+        !(self.first.is_none() && self.wakes.is_empty() && self.disposals.is_empty() && self.rest.is_empty())
     }
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        usize::from(self.first.is_some()) + self.wakes.len() + self.disposals.len() + self.reports.len()
+        usize::from(self.first.is_some()) + self.wakes.len() + self.disposals.len() + self.rest.len()
     }
 }
 
@@ -105,9 +114,12 @@ impl Driver {
             if let Some(slot) = slot {
                 self.empty(&slot);
             }
-        } else if let Some(user_data) = core.after.reports.pop_front() {
+        } else if let Some(rest) = core.after.rest.pop_front() {
             drop(core);
-            tracing::warn!(user_data, "a completion names no operation in flight");
+            match rest {
+                Rest::Report(user_data) => tracing::warn!(user_data, "a completion names no operation in flight"),
+                Rest::Lent(left) => drop(left),
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Weak;
 use std::time::Duration;
 
+use super::after::Rest;
 use super::turn::Core;
 use super::{DRIVERS, Driver, table};
 use crate::runtime::ring::{Ring, Wait};
@@ -79,6 +80,8 @@ impl Driver {
             if leaked > 0 {
                 self.registry.leak();
             }
+            let Core { ring, after, .. } = &mut *core;
+            self.lender.close(ring, leaked > 0, &mut |left| after.rest.push_back(Rest::Lent(left)));
             // A future that outlives its runtime, or is leaked, keeps this driver, but not the kernel's ring: closing
             // that also ends its worker threads. A played one owns foreign code, so it goes when nothing is borrowed.
             let ring = std::mem::replace(&mut core.ring, Ring::Closed);

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Admission;
-use super::after::After;
+use super::after::{After, Rest};
 use super::table::Table;
 use crate::runtime::abi;
 use crate::runtime::body::Lent;
@@ -76,6 +76,7 @@ impl Core {
     /// and what is rare in one, are calls.
     #[inline(always)]
     pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
+        let feeds_late = self.slots.is_starving() && !self.feed_early();
         self.flush(metrics)?;
         // Those of earlier turns: what misses from here on waits for the next one.
         let missed = self.outgoing.missed.len();
@@ -106,6 +107,9 @@ impl Core {
         if !self.waiters.is_empty() {
             self.grant();
         }
+        if feeds_late {
+            self.feed();
+        }
         Ok(())
     }
 
@@ -113,6 +117,22 @@ impl Core {
     #[inline(never)]
     pub(super) fn last_turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         self.turn(wait, metrics)
+    }
+
+    /// Queue what waited for a lent buffer, once a turn: now, or, which is what false says, after what is there to be
+    /// reaped, for that may have used the buffers that seem to be left.
+    #[cold]
+    fn feed_early(&mut self) -> bool {
+        let is_time = !self.ring.is_ready();
+        if is_time {
+            self.feed();
+        }
+        is_time
+    }
+
+    fn feed(&mut self) {
+        let Self { slots, outgoing, after, .. } = self;
+        slots.feed(&mut |key| outgoing.queue(key, false), &mut |left| after.rest.push_back(Rest::Lent(left)));
     }
 
     /// Stage what is queued: cancels, then operations in the order of their first polls.
@@ -353,9 +373,11 @@ impl Outgoing {
             Settled::Dispose(slot, completion) => after.disposals.push_back((slot, completion)),
             Settled::Stale => {
                 metrics.stale.add(1);
-                after.reports.push_back(cqe.user_data);
+                after.rest.push_back(Rest::Report(cqe.user_data));
             }
         }
+        metrics.stale.add(slots.take_disbelieved());
+        after.rest.extend(slots.take_unclaimed().map(Rest::Lent));
     }
 }
 

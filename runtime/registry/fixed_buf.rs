@@ -205,13 +205,11 @@ impl FixedBuf {
 
     /// Counts its pages as lent from now on: it lies in a ring of provided buffers, and whoever keeps it there must not
     /// touch its bytes. Parts that are split off are lent as well.
-    #[allow(dead_code, reason = "for rings of provided buffers, which are built on this")]
     pub(crate) fn lend(&mut self) {
         self.segment.set_hold(Hold::Lent);
     }
 
     /// Counts its pages as leased again.
-    #[allow(dead_code, reason = "for rings of provided buffers, which are built on this")]
     pub(crate) fn unlend(&mut self) {
         self.segment.set_hold(Hold::Exclusive);
     }

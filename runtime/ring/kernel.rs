@@ -22,6 +22,7 @@ use io_uring::types::{CloneBuffersFlags, SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, EnterFlags, IoUring, Probe, SubmissionQueue, squeue};
 
 use super::attempt::attempt;
+use super::buf_ring::BufRing;
 use super::setup::{self, Setup, Size};
 use super::{Cqe, Wait};
 use crate::runtime::config::{CPUS_MAX, Config};
@@ -33,6 +34,9 @@ use crate::runtime::opcode::{Opcode, OpcodeSet};
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
 const REGISTER_IOWQ_AFF: u32 = 17;
+
+/// `IOU_PBUF_RING_INC`: a buffer is used from its front until all of it is.
+const PBUF_RING_INC: u16 = 2;
 
 /// The longest wait asked of the kernel at once; the driver comes back for more. About 31 years.
 const WAIT_MAX: Duration = Duration::from_secs(1_000_000_000);
@@ -333,6 +337,34 @@ impl KernelRing {
     /// returns at once and keeps their pages until they complete; so the caller completes them first.
     pub(crate) fn unregister_buffers(&mut self) -> io::Result<()> {
         self.ring.submitter().unregister_buffers()
+    }
+
+    /// Lends a ring of buffers to the entries that name it as group `id`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` from a kernel that has no such rings, or no incremental ones; `ENOMEM` over `RLIMIT_MEMLOCK`; `EEXIST`
+    /// if the number is taken.
+    ///
+    /// # Safety
+    ///
+    /// I1, I4, I5: the ring, and each buffer in it, must stay mapped and untouched by others until the ring is
+    /// unregistered and the last operation on it has completed, or, a buffer, until a completion names it for good.
+    pub(crate) unsafe fn register_buffer_ring(
+        &mut self,
+        buffers: &BufRing,
+        id: u16,
+        incremental: bool,
+    ) -> io::Result<()> {
+        let flags = if incremental { PBUF_RING_INC } else { 0 };
+        // SAFETY: I1, I4, I5 by this function's contract. Tested by
+        // `a_dropped_lent_receive_keeps_its_page_with_the_kernel`.
+        unsafe { self.ring.submitter().register_buf_ring_with_flags(buffers.address(), buffers.places(), id, flags) }
+    }
+
+    /// Takes a ring of buffers back: from here on the kernel chooses none of them for any operation.
+    pub(crate) fn unregister_buffer_ring(&mut self, id: u16) -> io::Result<()> {
+        self.ring.submitter().unregister_buf_ring(id)
     }
 
     /// Has the kernel signal `eventfd` for every completion, and for deferred work to be done.

@@ -6,15 +6,18 @@
 #![allow(unsafe_code, reason = "hands entries to the kernel, with the proof that their memory is held")]
 
 mod attempt;
+pub(crate) mod buf_ring;
 mod kernel;
 mod scripted;
 pub(crate) mod setup;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use buf_ring::BufRing;
 pub(crate) use kernel::KernelRing;
 pub(crate) use scripted::ScriptedRing;
 pub use scripted::{Pending, Script};
@@ -219,6 +222,35 @@ impl Ring {
         match self {
             Self::Kernel(ring) => ring.unregister_buffers(),
             Self::Scripted(_) | Self::Closed => Ok(()),
+        }
+    }
+
+    /// Lend a ring of buffers: from now on entries may name it as group `id`, and get of its buffers.
+    pub(crate) fn lend(&mut self, id: u16, buffers: &Rc<BufRing>, incremental: bool) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => {
+                // SAFETY: I1, I4, I5. The group that has this ring keeps it, and every buffer in it, until a completion
+                // names that or the ring is taken back, and leaks both if the kernel does not let go. Guarded by
+                // `a_dropped_lent_receive_keeps_its_page_with_the_kernel`.
+                unsafe { ring.register_buffer_ring(buffers, id, incremental) }
+            }
+            Self::Scripted(ring) => {
+                ring.lend(id, buffers, incremental);
+                Ok(())
+            }
+            Self::Closed => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
+        }
+    }
+
+    /// Take a ring of buffers back. Nothing that may use it may be in flight.
+    pub(crate) fn unlend(&mut self, id: u16) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => ring.unregister_buffer_ring(id),
+            Self::Scripted(ring) => {
+                ring.unlend(id);
+                Ok(())
+            }
+            Self::Closed => Ok(()),
         }
     }
 

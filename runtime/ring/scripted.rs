@@ -7,6 +7,8 @@
 //! given; a script can guess them, and without that rule an operation would believe it.
 #![allow(unsafe_code, reason = "writes into the memory of a read that it completes, as the kernel does")]
 
+mod lent;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,6 +16,8 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::ptr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+use lent::PlayedGroup;
 
 use super::{Cqe, Wait};
 use crate::runtime::abi;
@@ -65,6 +69,8 @@ struct Shared {
     failures: VecDeque<i32>,
     take: Option<usize>,
     attempts: VecDeque<i32>,
+    /// The rings of buffers that the played kernel was lent, by their numbers.
+    groups: BTreeMap<u16, PlayedGroup>,
     play: Option<Play>,
     /// The tags of the entries of the table that are set.
     tags: BTreeMap<usize, u64>,
@@ -119,6 +125,7 @@ impl Script {
             );
             assert_possible(&entry, result);
             fill(&entry, result, 0xA5);
+            shared.consume(&entry, result, flags);
         }
         shared.answer(at, Cqe { user_data, result, flags });
     }
@@ -217,6 +224,7 @@ impl ScriptedRing {
             failures: VecDeque::new(),
             take: None,
             attempts: VecDeque::new(),
+            groups: BTreeMap::new(),
             play: None,
             tags: BTreeMap::new(),
             held_tags: None,
@@ -393,12 +401,14 @@ fn creates_descriptor(entry: &Entry) -> bool {
 }
 
 fn fills(entry: &Entry) -> bool {
-    matches!(entry.opcode, abi::READ | abi::READ_FIXED | abi::RECV | abi::READV | abi::READV_FIXED)
+    entry.flags & abi::BUFFER_SELECT == 0
+        && matches!(entry.opcode, abi::READ | abi::READ_FIXED | abi::RECV | abi::READV | abi::READV_FIXED)
 }
 
 /// The most that a transfer can bring, in bytes; `None` for what is not one.
 fn room(entry: &Entry) -> Option<usize> {
     match entry.opcode {
+        _ if entry.flags & abi::BUFFER_SELECT != 0 => None,
         abi::READ | abi::READ_FIXED | abi::RECV | abi::WRITE | abi::WRITE_FIXED => Some(entry.len as usize),
         abi::SEND | abi::SEND_ZC | abi::SPLICE | abi::TEE => Some(entry.len as usize),
         _ if has_vectors(entry) => Some((0..entry.len as usize).map(|index| vector(entry, index).iov_len).sum()),
@@ -429,8 +439,9 @@ fn write(entry: &Entry, mut at: usize, byte: u8) {
         assert!(at < entry.len as usize, "a read of {} bytes cannot bring more", entry.len);
         let place = ptr::with_exposed_provenance_mut::<u8>(entry.addr as usize).wrapping_add(at);
         // SAFETY: I1. The entry is pending, or being attempted: its operation is held in its body, or borrowed, and
-        // lends `len` writable bytes at `addr`; `at` is below `len` (asserted). Guarded by
-        // `a_scripted_read_fills_the_buffer`.
+        // lends `len` writable bytes at `addr`; or it stands for a buffer of a lent ring that nobody was told of yet,
+        // which its group keeps. `at` is below `len` (asserted). Guarded by `a_scripted_read_fills_the_buffer` and
+        // `a_played_kernel_fills_the_buffers_that_it_was_lent`.
         unsafe { place.write(byte) };
         return;
     }

@@ -37,6 +37,7 @@ const FLAG_NAMES: [(u32, &str); 8] = [
 // Feature bits, by the kernel's numbers; the runtime cannot do without the first two.
 pub(crate) const FEAT_NODROP: u32 = 1 << 1; // 5.5: completions beyond the queue are kept, not lost
 pub(crate) const FEAT_EXT_ARG: u32 = 1 << 8; // 5.11: an enter can be given a time limit
+pub(crate) const FEAT_RECVSEND_BUNDLE: u32 = 1 << 14; // 6.10: one completion for several consecutive lent buffers
 pub(crate) const FEAT_NO_IOWAIT: u32 = 1 << 17; // 6.15: an idle wait is not accounted as waiting for a disk
 
 /// A feature: its bit, its name, and the question that the `io-uring` crate answers about it.
@@ -56,7 +57,7 @@ const FEATURES: [Feature; 16] = [
     (1 << 10, "RSRC_TAGS", Parameters::is_feature_resource_tagging),
     (1 << 11, "CQE_SKIP", Parameters::is_feature_skip_cqe_on_success),
     (1 << 12, "LINKED_FILE", Parameters::is_feature_linked_file),
-    (1 << 14, "RECVSEND_BUNDLE", Parameters::is_feature_recvsend_bundle),
+    (FEAT_RECVSEND_BUNDLE, "RECVSEND_BUNDLE", Parameters::is_feature_recvsend_bundle),
     (1 << 15, "MIN_TIMEOUT", Parameters::is_feature_min_timeout),
     (FEAT_NO_IOWAIT, "NO_IOWAIT", Parameters::is_feature_no_iowait),
 ];
@@ -173,7 +174,7 @@ impl Setup {
         let size = Size { entries: config.entries, completions: config.completions };
         Self {
             flags: 0,
-            features: 0,
+            features: FEAT_RECVSEND_BUNDLE,
             asked: size,
             got: size,
             opcodes: OpcodeSet::collect(|_| true),
@@ -225,6 +226,12 @@ impl Setup {
     #[must_use]
     pub fn supports(&self, opcode: Opcode) -> bool {
         self.opcodes.contains(opcode.code())
+    }
+
+    /// Whether one receive can fill several lent buffers (`IORING_RECVSEND_BUNDLE`, Linux 6.10).
+    #[must_use]
+    pub fn has_receive_bundles(&self) -> bool {
+        self.features & FEAT_RECVSEND_BUNDLE != 0
     }
 
     /// How many opcodes the kernel knows, those this crate does not use included.

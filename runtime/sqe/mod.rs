@@ -92,6 +92,7 @@
 //! Field meanings follow `include/uapi/linux/io_uring.h` and the `io_uring_enter(2)` manual page.
 
 mod files;
+mod lent;
 mod pipes;
 mod sockets;
 mod transfers;

@@ -123,10 +123,11 @@ impl<'op> Sqe<'op> {
         let regions = parts.map(|part| Ok((NonNull::from(part).cast(), part.len())));
         let encoded = self.vectored(opcode, fd, regions, Some(0), Retry::Writable)?;
         let frame = &mut *encoded.frame;
-        let message = frame.message.get_or_insert_default();
-        message.vectors = frame.vectors.as_ptr().expose_provenance() as u64;
-        message.vectors_len = frame.vectors.len();
-        let addr = std::ptr::from_ref(&**message).expose_provenance() as u64;
+        let (vectors, vectors_len) = (frame.vectors.as_ptr().expose_provenance() as u64, frame.vectors.len());
+        let message = frame.empty_message();
+        message.vectors = vectors;
+        message.vectors_len = vectors_len;
+        let addr = std::ptr::from_ref(message).expose_provenance() as u64;
         frame.entry = Entry { addr, len: 1, op_flags: WAIT_ALL, ..frame.entry };
         Ok(encoded)
     }

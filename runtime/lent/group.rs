@@ -1,0 +1,423 @@
+//! One group: the buffers that the kernel has, which of them a completion names, and who waits for one.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::runtime::inflight::{Key, Slots};
+use crate::runtime::registry::{FixedBuf, Lease, Registry};
+use crate::runtime::ring::Ring;
+use crate::runtime::ring::buf_ring::{BufRing, Offer};
+use crate::runtime::unpark::Unpark;
+
+/// The least that a stream may fall behind before it is paused, in items, however few buffers its group has: a pause and
+/// its end cost two entries.
+const ITEMS_MIN: usize = 16;
+
+/// What a completion says of lent memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    /// The number of the buffer (of the first one, if there are several).
+    pub(crate) id: u16,
+    /// Bytes, or a negated errno.
+    pub(crate) result: i32,
+    /// The kernel keeps the rest of the buffer (`IORING_CQE_F_BUF_MORE`).
+    pub(crate) keeps_rest: bool,
+    /// One completion may fill several consecutive buffers.
+    pub(crate) bundle: bool,
+}
+
+/// What is to be dropped when nothing is borrowed: both wake whoever is next in the queue for pages.
+#[derive(Debug)]
+pub(crate) enum Left {
+    Buffer(#[expect(dead_code, reason = "kept to be dropped")] FixedBuf),
+    Lease(#[expect(dead_code, reason = "kept to be dropped")] Lease),
+}
+
+/// One queue of buffers of one size.
+pub(crate) struct Group {
+    id: u16,
+    ring_id: u32,
+    bytes: usize,
+    incremental: bool,
+    registry: Registry,
+    returned: Arc<Returned>,
+    state: RefCell<State>,
+}
+
+struct State {
+    ring: Rc<BufRing>,
+    /// One for each buffer that the kernel may have at once.
+    places: Box<[Place]>,
+    /// The place whose buffer went in as number `position`, by `position` modulo the size of the ring.
+    order: Box<[u16]>,
+    vacant: Vec<u16>,
+    /// Buffers that went in so far.
+    position: u64,
+    /// Buffers that a failed receive named: the kernel has taken them or it has not, which the next one to come from
+    /// behind them proves.
+    doubtful: Vec<u16>,
+    /// Slots that found no buffer, first come first served.
+    starved: VecDeque<Key>,
+    /// The place in the queue for pages of a group that has no buffer for those.
+    lease: Option<Lease>,
+    /// The kernel has the ring: neither it nor the buffers may be freed.
+    is_with_kernel: bool,
+}
+
+/// One buffer, at the kernel.
+#[derive(Debug)]
+struct Place {
+    /// The number that it has there: the index of this place, and how often it was used. Any number may come back from
+    /// a kernel that is wrong, or from a test that plays it.
+    id: u16,
+    position: u64,
+    buffer: Option<FixedBuf>,
+}
+
+/// Says that a page has come back, from whatever thread it did.
+#[derive(Debug)]
+struct Returned {
+    flag: AtomicBool,
+    unpark: Arc<Unpark>,
+}
+
+impl Wake for Returned {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.flag.store(true, Ordering::Release);
+        self.unpark.wake();
+    }
+}
+
+impl Group {
+    /// A group without buffers, whose ring the kernel has not got yet.
+    pub(super) fn new(
+        id: u16,
+        ring_id: u32,
+        bytes: usize,
+        count: u16,
+        incremental: bool,
+        registry: &Registry,
+        unpark: &Arc<Unpark>,
+    ) -> io::Result<Self> {
+        let ring = BufRing::new(count.next_power_of_two())?;
+        let state = State {
+            places: (0..count).map(|index| Place { id: index, position: 0, buffer: None }).collect(),
+            order: vec![0; usize::from(ring.places())].into_boxed_slice(),
+            // From the back, so that the first buffers have the lowest numbers.
+            vacant: (0..count).rev().collect(),
+            position: 0,
+            doubtful: Vec::new(),
+            starved: VecDeque::new(),
+            lease: None,
+            is_with_kernel: false,
+            ring: Rc::new(ring),
+        };
+        Ok(Self {
+            id,
+            ring_id,
+            bytes,
+            incremental,
+            registry: registry.clone(),
+            returned: Arc::new(Returned { flag: AtomicBool::new(false), unpark: Arc::clone(unpark) }),
+            state: RefCell::new(state),
+        })
+    }
+
+    /// Give the kernel the ring.
+    pub(super) fn lend_to(self, ring: &mut Ring) -> io::Result<Rc<Self>> {
+        {
+            let mut state = self.state.borrow_mut();
+            ring.lend(self.id, &state.ring, self.incremental)?;
+            state.is_with_kernel = true;
+        }
+        Ok(Rc::new(self))
+    }
+
+    pub(crate) fn id(&self) -> u16 {
+        self.id
+    }
+
+    pub(crate) fn ring_id(&self) -> u32 {
+        self.ring_id
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_incremental(&self) -> bool {
+        self.incremental
+    }
+
+    /// Buffers that the kernel has.
+    pub(crate) fn available(&self) -> usize {
+        self.state.borrow().available()
+    }
+
+    /// How many items of one stream wait for their consumer before it is paused. They hold buffers, so the bound is not
+    /// more than the kernel has at once: one stream that nobody reads cannot take all pages from the others.
+    pub(crate) fn items_max(&self, most: usize) -> usize {
+        self.state.borrow().places.len().clamp(ITEMS_MIN.min(most), most)
+    }
+
+    /// Fill what is vacant with what the registry has now.
+    pub(super) fn refill(&self) {
+        self.state.borrow_mut().refill(&self.registry, self.bytes);
+    }
+
+    /// Take what a completion names. Its buffers go to the end of `into`, their lengths set. False: it names a buffer
+    /// that the kernel has not got, or more bytes than that has, and is not believed.
+    pub(crate) fn take(&self, arrival: Arrival, into: &mut Vec<FixedBuf>) -> bool {
+        let mut state = self.state.borrow_mut();
+        let believed = state.take(arrival, into);
+        state.refill(&self.registry, self.bytes);
+        believed
+    }
+
+    /// A slot has found no buffer.
+    pub(crate) fn starve(&self, key: Key) {
+        self.state.borrow_mut().starved.push_back(key);
+    }
+
+    /// As [`Lender::feed`](super::Lender::feed). Whether any slot still waits.
+    pub(super) fn feed(&self, slots: &Slots, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) -> bool {
+        let mut state = self.state.borrow_mut();
+        while state.starved.pop_front_if(|key| !slots.is_starved(*key)).is_some() {}
+        if state.starved.is_empty() {
+            state.lease.take().map(Left::Lease).into_iter().for_each(leave);
+            return false;
+        }
+        state.wait_for_pages(&self.registry, self.bytes, &self.returned);
+        // As many as there are buffers: more would only find none once more.
+        let mut turns = state.available();
+        while turns > 0
+            && let Some(key) = state.starved.pop_front()
+        {
+            if slots.unstarve(key) {
+                queue(key);
+                turns -= 1;
+            }
+        }
+        true
+    }
+
+    /// As [`Lender::close`](super::Lender::close).
+    pub(super) fn close(&self, ring: &mut Ring, leak: bool, leave: &mut dyn FnMut(Left)) {
+        let mut state = self.state.borrow_mut();
+        state.starved.clear();
+        state.lease.take().map(Left::Lease).into_iter().for_each(&mut *leave);
+        if leak || !state.is_with_kernel {
+            // Where the kernel has it, `State::drop` leaks it.
+            return;
+        }
+        match ring.unlend(self.id) {
+            Ok(()) => {
+                state.is_with_kernel = false;
+                let buffers = state.places.iter_mut().filter_map(|place| place.buffer.take());
+                buffers.map(unlent).map(Left::Buffer).for_each(leave);
+            }
+            Err(error) => tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages"),
+        }
+    }
+}
+
+/// The kernel has let go of a buffer, or of the front of one.
+fn unlent(mut buffer: FixedBuf) -> FixedBuf {
+    buffer.unlend();
+    buffer
+}
+
+/// A buffer into which so many bytes have come.
+fn filled(mut buffer: FixedBuf, len: usize) -> FixedBuf {
+    buffer.set_len(len);
+    buffer
+}
+
+impl State {
+    fn available(&self) -> usize {
+        self.places.len() - self.vacant.len() - self.doubtful.len()
+    }
+
+    fn refill(&mut self, registry: &Registry, bytes: usize) {
+        // Who waits for pages gets them first, and then this group has a place in the queue itself.
+        while self.lease.is_none()
+            && !self.vacant.is_empty()
+            && let Some(buffer) = registry.try_lease(bytes)
+        {
+            self.put(buffer);
+        }
+    }
+
+    /// Give the kernel one more buffer. There is a vacant place.
+    fn put(&mut self, mut buffer: FixedBuf) {
+        let index = self.vacant.pop().expect("a buffer is leased for a vacant place");
+        let count = self.places.len();
+        let place = &mut self.places[usize::from(index)];
+        let region = buffer.as_capacity_mut();
+        let len = u32::try_from(region.len()).expect("a lent buffer is at most 1 GiB long");
+        let address = region.as_mut_ptr().expose_provenance() as u64;
+        // The next number that stands for this place; after the highest one, the first again.
+        let next = usize::from(place.id) + count;
+        place.id = u16::try_from(next).unwrap_or(index);
+        place.position = self.position;
+        buffer.lend();
+        place.buffer = Some(buffer);
+        self.position += 1;
+        self.order[(place.position % self.order.len() as u64) as usize] = index;
+        self.ring.offer(Offer { address, len, id: place.id });
+    }
+
+    /// Which place this number stands for now, if its buffer is with the kernel.
+    fn find(&self, id: u16) -> Option<u16> {
+        let index = usize::from(id) % self.places.len();
+        let place = &self.places[index];
+        (place.id == id && place.buffer.is_some()).then_some(index as u16)
+    }
+
+    fn take(&mut self, arrival: Arrival, into: &mut Vec<FixedBuf>) -> bool {
+        let Some(first) = self.find(arrival.id) else {
+            return false;
+        };
+        let Ok(mut bytes) = usize::try_from(arrival.result) else {
+            // A receive that failed names a buffer only if the kernel had chosen one. Whether that was put back into the
+            // queue is not said.
+            if !self.doubtful.contains(&first) {
+                self.doubtful.push(first);
+            }
+            return true;
+        };
+        if !self.holds(first, arrival, bytes) {
+            return false;
+        }
+        let named = self.places[usize::from(first)].position;
+        let mut index = first;
+        loop {
+            let place = &mut self.places[usize::from(index)];
+            let position = place.position;
+            let buffer = place.buffer.as_mut().expect("every buffer of a bundle was looked at");
+            let here = bytes.min(buffer.capacity());
+            bytes -= here;
+            if bytes == 0 && arrival.keeps_rest {
+                // A receive of nothing has used nothing of it.
+                if here > 0 {
+                    into.push(filled(unlent(buffer.split_to(here)), here));
+                }
+                break;
+            }
+            into.extend(place.buffer.take().map(|buffer| filled(unlent(buffer), here)));
+            self.vacant.push(index);
+            if bytes == 0 {
+                break;
+            }
+            index = self.order_at(position + 1);
+        }
+        self.settle_doubt(first, named);
+        true
+    }
+
+    /// Whether the kernel has room for so many bytes from this buffer on.
+    fn holds(&self, first: u16, arrival: Arrival, bytes: usize) -> bool {
+        let most = if arrival.bundle { self.places.len() } else { 1 };
+        let mut index = first;
+        let mut room = 0;
+        for _ in 0..most {
+            let place = &self.places[usize::from(index)];
+            let Some(buffer) = &place.buffer else {
+                return false;
+            };
+            room += buffer.capacity();
+            // Of a buffer whose rest stays with the kernel something is left.
+            if bytes < room || bytes == room && !arrival.keeps_rest {
+                return true;
+            }
+            let next = place.position + 1;
+            index = self.order_at(next);
+            if self.places[usize::from(index)].position != next {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// The place whose buffer went in as number `position`, if none has gone in where that was.
+    fn order_at(&self, position: u64) -> u16 {
+        self.order[(position % self.order.len() as u64) as usize]
+    }
+
+    /// A receive that succeeded has named the buffer that went in as number `position`. Of those that a failed one
+    /// named, what went in before it is not with the kernel any more, because that takes them in order.
+    fn settle_doubt(&mut self, named: u16, position: u64) {
+        if self.doubtful.is_empty() {
+            return;
+        }
+        for index in std::mem::take(&mut self.doubtful) {
+            let place = &mut self.places[usize::from(index)];
+            if index == named {
+                continue;
+            }
+            if place.position > position {
+                self.doubtful.push(index);
+                continue;
+            }
+            // Its page need not go back to the registry: it is as good as another one.
+            let buffer = place.buffer.take().expect("a doubtful buffer was not taken");
+            self.vacant.push(index);
+            self.put(unlent(buffer));
+        }
+    }
+
+    /// Somebody waits for a buffer: lease what there is, or stand in the queue for pages.
+    fn wait_for_pages(&mut self, registry: &Registry, bytes: usize, returned: &Arc<Returned>) {
+        if self.lease.is_some() && !returned.flag.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        if self.lease.is_none() {
+            self.refill(registry, bytes);
+            if self.available() > 0 || self.vacant.is_empty() {
+                return;
+            }
+        }
+        let mut lease = self.lease.take().unwrap_or_else(|| registry.lease(bytes));
+        let waker = Waker::from(Arc::clone(returned));
+        match Pin::new(&mut lease).poll(&mut Context::from_waker(&waker)) {
+            Poll::Pending => self.lease = Some(lease),
+            Poll::Ready(Ok(buffer)) => {
+                self.put(buffer);
+                self.refill(registry, bytes);
+            }
+            // The configuration was checked against the registry, so that a lease of this size can be granted.
+            Poll::Ready(Err(error)) => panic!("a size of lent buffers that was checked cannot be leased: {error}"),
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        if self.is_with_kernel {
+            // I5: shutdown has not taken it back, because the kernel did not let go in time or because it was broken
+            // off. Freed, it would be written to by the kernel in somebody else's hands.
+            std::mem::forget(Rc::clone(&self.ring));
+            for place in &mut self.places {
+                std::mem::forget(place.buffer.take());
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("id", &self.id).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
