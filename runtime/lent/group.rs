@@ -61,9 +61,11 @@ struct State {
     vacant: Vec<u16>,
     /// Buffers that went in so far.
     position: u64,
-    /// Buffers that a failed receive named: the kernel has taken them or it has not, which the next one to come from
-    /// behind them proves.
+    /// Places whose buffers a failed receive named: the kernel has taken them or it has not, which the next one to come
+    /// from behind them proves.
     doubtful: Vec<u16>,
+    /// Such buffers that have given up their places, and the numbers as which they went in.
+    set_aside: Vec<(u64, FixedBuf)>,
     /// Slots that found no buffer, first come first served.
     starved: VecDeque<Key>,
     /// The place in the queue for pages of a group that has no buffer for those.
@@ -119,6 +121,7 @@ impl Group {
             vacant: (0..count).rev().collect(),
             position: 0,
             doubtful: Vec::new(),
+            set_aside: Vec::new(),
             starved: VecDeque::new(),
             lease: None,
             is_with_kernel: false,
@@ -188,7 +191,9 @@ impl Group {
 
     /// A slot has found no buffer.
     pub(crate) fn starve(&self, key: Key) {
-        self.state.borrow_mut().starved.push_back(key);
+        let mut state = self.state.borrow_mut();
+        state.starved.push_back(key);
+        state.set_doubt_aside();
     }
 
     /// As [`Lender::feed`](super::Lender::feed). Whether any slot still waits.
@@ -226,7 +231,9 @@ impl Group {
             Ok(()) => {
                 state.is_with_kernel = false;
                 let buffers = state.places.iter_mut().filter_map(|place| place.buffer.take());
-                buffers.map(unlent).map(Left::Buffer).for_each(leave);
+                buffers.map(unlent).map(Left::Buffer).for_each(&mut *leave);
+                let aside = state.set_aside.drain(..).map(|(_, buffer)| buffer);
+                aside.map(unlent).map(Left::Buffer).for_each(leave);
             }
             Err(error) => tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages"),
         }
@@ -359,7 +366,7 @@ impl State {
     /// A receive that succeeded has named the buffer that went in as number `position`. Of those that a failed one
     /// named, what went in before it is not with the kernel any more, because that takes them in order.
     fn settle_doubt(&mut self, named: u16, position: u64) {
-        if self.doubtful.is_empty() {
+        if self.doubtful.is_empty() && self.set_aside.is_empty() {
             return;
         }
         for index in std::mem::take(&mut self.doubtful) {
@@ -375,6 +382,23 @@ impl State {
             let buffer = place.buffer.take().expect("a doubtful buffer was not taken");
             self.vacant.push(index);
             self.put(unlent(buffer));
+        }
+        while !self.vacant.is_empty()
+            && let Some(at) = self.set_aside.iter().position(|(before, _)| *before < position)
+        {
+            let (_, buffer) = self.set_aside.swap_remove(at);
+            self.put(unlent(buffer));
+        }
+    }
+
+    /// The kernel says that it has no buffer, so those in doubt must not keep their places. They stay lent until one that
+    /// went in after them has come: the kernel can have said so before it had them.
+    fn set_doubt_aside(&mut self) {
+        for index in self.doubtful.drain(..) {
+            let place = &mut self.places[usize::from(index)];
+            let buffer = place.buffer.take().expect("a doubtful buffer was not taken");
+            self.set_aside.push((place.position, buffer));
+            self.vacant.push(index);
         }
     }
 
@@ -412,6 +436,7 @@ impl Drop for State {
             for place in &mut self.places {
                 std::mem::forget(place.buffer.take());
             }
+            std::mem::forget(std::mem::take(&mut self.set_aside));
         }
     }
 }

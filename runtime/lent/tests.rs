@@ -344,6 +344,30 @@ fn p01_a_buffer_that_a_failed_receive_names_comes_back() {
     assert_eq!((rig.script.lent(key).len(), rig.pages_free()), (4, 4));
 }
 
+/// The same, when all buffers of a group are in doubt: others are lent in their place, and they come back in the end.
+#[test]
+fn p01_a_group_whose_every_buffer_a_failed_receive_names_goes_on() {
+    let rig = Rig::new(1, 3);
+    let (mut failed, key) = rig.receive();
+    rig.script.complete_with(key, -libc::ECONNRESET, naming(1));
+    rig.turn();
+    assert!(ready(rig.poll(&mut failed)).0.is_err());
+    let (mut receive, key) = rig.receive();
+    assert_eq!(rig.script.lent(key), []);
+    rig.script.complete(key, -libc::ENOBUFS);
+    rig.turn();
+    rig.turn();
+    assert_eq!((rig.opcodes(), rig.pages_free()), (vec![abi::RECV], 1), "one is in doubt, another was lent");
+    rig.script.complete_with_lent(key, b"goes on", 0);
+    rig.turn();
+    assert_eq!(brought(ready(rig.poll(&mut receive))), b"goes on");
+    assert_eq!(rig.pages_free(), 2, "what was in doubt has been lent anew");
+    drop((failed, receive));
+    let registry = rig.driver.registry().clone();
+    drop(rig);
+    assert_eq!(registry.snapshot().pages_free, 3);
+}
+
 #[test]
 fn p01_a_receive_of_nothing_that_names_a_buffer_returns_it() {
     let rig = Rig::new(2, 3);
