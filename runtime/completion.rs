@@ -80,7 +80,9 @@ impl Answer {
             }
             _ => None,
         };
-        Self { result, flags, descriptor }
+        // Bytes that lie nowhere: what came with a buffer is no count alone.
+        let is_nowhere = matches!(creates, Creates::Buffer(_)) && result > 0;
+        Self { result: if is_nowhere { -libc::EIO } else { result }, flags, descriptor }
     }
 
     /// The completion of the submission that `ticket` names.

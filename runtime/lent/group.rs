@@ -232,6 +232,8 @@ impl Group {
                 state.is_with_kernel = false;
                 let buffers = state.places.iter_mut().filter_map(|place| place.buffer.take());
                 buffers.map(unlent).map(Left::Buffer).for_each(&mut *leave);
+                state.doubtful.clear();
+                state.vacant = (0..state.places.len() as u16).collect();
                 let aside = state.set_aside.drain(..).map(|(_, buffer)| buffer);
                 aside.map(unlent).map(Left::Buffer).for_each(leave);
             }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures::stream::Stream;
+use proptest::prelude::*;
 
 use crate::runtime::abi;
 use crate::runtime::{
@@ -526,6 +527,169 @@ fn a_group_of_another_ring_is_refused() {
     assert_eq!(rig.driver.slots_used(), 0);
     let error = rig.driver.buffer_group(4097, false).unwrap_err();
     assert!(error.to_string().contains("the largest have 4096"), "{error}");
+}
+
+/// What a script does next.
+#[derive(Clone, Debug)]
+enum Step {
+    Receive,
+    Stream {
+        incremental: bool,
+        bundle: bool,
+    },
+    /// The kernel answers the pending entry of this number, counted around, in this way.
+    Answer(usize, Way),
+    /// Take what has come to this one.
+    Poll(usize),
+    Cancel(usize),
+    Drop(usize),
+    /// Give back the page that was taken as this number.
+    Return(usize),
+    Turn,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    Fill {
+        bytes: usize,
+        more: bool,
+    },
+    Dry,
+    End,
+    Fail,
+    /// Name any buffer, with any count.
+    Lie {
+        id: u16,
+        result: i32,
+        flags: u32,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let way = prop_oneof![
+        6 => (1usize..9000, any::<bool>()).prop_map(|(bytes, more)| Way::Fill { bytes, more }),
+        2 => Just(Way::Dry),
+        1 => Just(Way::End),
+        1 => Just(Way::Fail),
+        1 => (0u16..12, -200i32..9000, 0u32..32).prop_map(|(id, result, flags)| Way::Lie { id, result, flags }),
+    ];
+    let number = 0usize..8;
+    let step = prop_oneof![
+        2 => Just(Step::Receive),
+        2 => (any::<bool>(), any::<bool>()).prop_map(|(incremental, bundle)| Step::Stream { incremental, bundle }),
+        6 => (number.clone(), way).prop_map(|(number, way)| Step::Answer(number, way)),
+        5 => number.clone().prop_map(Step::Poll),
+        1 => number.clone().prop_map(Step::Cancel),
+        1 => number.clone().prop_map(Step::Drop),
+        3 => number.prop_map(Step::Return),
+        5 => Just(Step::Turn),
+    ];
+    proptest::collection::vec(step, 1..120)
+}
+
+enum Subject {
+    One(Submission<One>),
+    Many(Multishot<Many>),
+}
+
+impl Rig {
+    /// Let the played kernel answer one of the lent receives that it has.
+    fn answer(&self, number: usize, way: Way) {
+        let lent = |pending: &crate::runtime::Pending| pending.entry.flags & abi::BUFFER_SELECT != 0;
+        let entries: Vec<_> = self.script.pending().into_iter().filter(lent).map(|pending| pending.entry).collect();
+        let Some(entry) = entries.get(number % entries.len().max(1)) else { return };
+        let more = |more: bool| if more && entry.ioprio & abi::RECV_MULTISHOT != 0 { abi::MORE } else { 0 };
+        let key = entry.user_data;
+        let buffers = self.script.lent(key);
+        let is_bundle = entry.ioprio & abi::RECV_BUNDLE != 0;
+        let room = buffers.iter().take(if is_bundle { usize::MAX } else { 1 }).map(|(_, len)| len).sum::<usize>();
+        match way {
+            Way::Fill { .. } | Way::Dry if room == 0 => self.script.complete(key, -libc::ENOBUFS),
+            Way::Fill { bytes, more: goes_on } => {
+                self.script.complete_with_lent(key, &vec![7; bytes.min(room)], more(goes_on));
+            }
+            // There is one: that it has none would be a lie, and is a failure like others then.
+            Way::Dry | Way::Fail => self.script.complete(key, -libc::ECONNRESET),
+            Way::End => self.script.complete(key, 0),
+            Way::Lie { id, result, flags } => {
+                let flags = flags & (abi::BUFFER | abi::BUFFER_MORE) | u32::from(id) << abi::BUFFER_SHIFT;
+                self.script.complete_with(key, result, flags | more(result % 2 == 0));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// I3, I4: whatever a kernel answers, no byte is in two hands, every page is somebody's, and all come back.
+    #[test]
+    fn whatever_the_kernel_answers_no_byte_is_in_two_hands(script in steps()) {
+        let rig = Rig::new(3, 12);
+        let registry = rig.driver.registry().clone();
+        let mut subjects: Vec<Subject> = Vec::new();
+        let mut held: Vec<FixedBuf> = Vec::new();
+        for step in script {
+            let count = subjects.len();
+            match step {
+                Step::Receive => subjects.push(Subject::One(Submission::new(One(null())))),
+                Step::Stream { incremental, bundle } => {
+                    subjects.push(Subject::Many(Multishot::new(Many { fd: null(), incremental, bundle })));
+                }
+                Step::Answer(number, way) => rig.answer(number, way),
+                Step::Turn => rig.turn(),
+                Step::Return(_) if held.is_empty() => {}
+                Step::Return(number) => drop(held.swap_remove(number % held.len())),
+                Step::Poll(_) | Step::Cancel(_) | Step::Drop(_) if subjects.is_empty() => {}
+                Step::Cancel(number) => match &mut subjects[number % count] {
+                    Subject::One(one) => one.request_cancel(),
+                    Subject::Many(many) => many.cancel(),
+                },
+                Step::Drop(number) => {
+                    let at = number % subjects.len();
+                    drop(subjects.swap_remove(at));
+                }
+                Step::Poll(number) => {
+                    let at = number % subjects.len();
+                    let got = match &mut subjects[at] {
+                        Subject::One(one) => rig.poll(one).map(Some),
+                        Subject::Many(many) => rig.next(many),
+                    };
+                    if let Poll::Ready(Some((result, buffer))) = &got {
+                        prop_assert_eq!(buffer.as_ref().map_or(0, |buffer| buffer.len()), result.unwrap_or(0) as usize);
+                    }
+                    let is_over = match &got {
+                        Poll::Ready(None) => true,
+                        Poll::Ready(Some(_)) => matches!(subjects[at], Subject::One(_)),
+                        Poll::Pending => false,
+                    };
+                    if let Poll::Ready(Some((_, Some(buffer)))) = got {
+                        held.push(buffer);
+                    }
+                    if is_over {
+                        drop(subjects.swap_remove(at));
+                    }
+                }
+            }
+            let mut regions: Vec<_> = held.iter().map(|buffer| buffer.as_ptr_range()).collect();
+            regions.sort_unstable_by_key(|region| region.start);
+            prop_assert!(regions.windows(2).all(|pair| pair[0].end <= pair[1].start), "two hands on one byte");
+            let now = registry.snapshot();
+            prop_assert_eq!(now.pages_free + now.pages_leased + now.pages_lent, now.pages_total);
+        }
+        drop(subjects);
+        drop(held);
+        while rig.driver.operations_active() > 0 {
+            rig.turn();
+            for pending in rig.script.pending() {
+                let result = if pending.entry.flags & abi::BUFFER_SELECT != 0 { -libc::ECANCELED } else { 0 };
+                rig.script.complete(pending.entry.user_data, result);
+            }
+        }
+        drop(rig);
+        let now = registry.snapshot();
+        prop_assert_eq!(now.pages_free, now.pages_total);
+    }
 }
 
 /// I5: what the kernel does not let go of in time keeps its group's memory, for ever.
