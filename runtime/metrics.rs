@@ -52,6 +52,6 @@ pub struct Metrics {
     /// Sends that could have been zero-copy ones and were made plainly: too short, or the socket had shown that it
     /// does not pay.
     pub sends_plain: Counter,
-    /// Completions that named no operation in flight.
+    /// Completions that named no operation in flight, or a buffer that was not lent.
     pub stale: Counter,
 }
