@@ -17,14 +17,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const MAGAZINES: usize = 16;
 /// Runs of 1, 2, 4, 8 and 16 pages are kept.
 const ORDERS: usize = 5;
-/// The most pages of one magazine: 256 KiB.
+/// The most pages that one magazine keeps: 256 KiB.
 const PAGES_MAX: usize = 64;
-/// What all magazines keep together is at most a quarter of the pages.
+/// And the part of all pages that this may be, but for a single one.
 const SHARE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Magazines {
-    slots: Box<[Slot]>,
+    slots: [Slot; MAGAZINES],
     pages_max: usize,
     /// Pages from here on may be given back to the system, and are not kept.
     bound: usize,
@@ -46,24 +46,18 @@ struct Magazine {
 impl Magazines {
     /// For a registry that keeps these first pages.
     pub(super) fn new(pages: usize) -> Self {
-        Self::with_pages_max(pages, (pages / SHARE / MAGAZINES).min(PAGES_MAX))
+        Self::with_pages_max(pages, (pages / SHARE).clamp(1, PAGES_MAX))
     }
 
     /// The same with a bound, in pages, for each magazine.
     pub(super) fn with_pages_max(pages: usize, pages_max: usize) -> Self {
-        let slots = if pages_max == 0 { 0 } else { MAGAZINES };
-        Self {
-            slots: (0..slots).map(|_| Slot::default()).collect(),
-            pages_max,
-            bound: pages,
-            is_closed: AtomicBool::new(false),
-        }
+        Self { slots: Default::default(), pages_max, bound: pages, is_closed: AtomicBool::new(false) }
     }
 
     /// A run of exactly so many pages, if this thread has one ready and nobody waits.
     pub(super) fn take(&self, pages: usize) -> Option<usize> {
         let order = order_of(pages)?;
-        let mut magazine = self.own()?;
+        let mut magazine = self.own();
         if self.is_closed.load(Ordering::Relaxed) {
             return None;
         }
@@ -74,9 +68,10 @@ impl Magazines {
 
     /// Keeps a run that nobody holds; or not, and then it is the pool's.
     pub(super) fn keep(&self, pages: &Range<usize>) -> bool {
-        let (Some(order), Some(mut magazine)) = (order_of(pages.len()), self.own()) else {
+        let Some(order) = order_of(pages.len()) else {
             return false;
         };
+        let mut magazine = self.own();
         let has_room = magazine.pages + pages.len() <= self.pages_max && pages.end <= self.bound;
         if !has_room || self.is_closed.load(Ordering::Relaxed) {
             return false;
@@ -112,17 +107,14 @@ impl Magazines {
     }
 
     /// This thread's.
-    fn own(&self) -> Option<MutexGuard<'_, Magazine>> {
+    fn own(&self) -> MutexGuard<'_, Magazine> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static PLACE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
         }
-        if self.slots.is_empty() {
-            return None;
-        }
         // A lease may be dropped when the thread's locals are gone.
         let place = PLACE.try_with(|place| *place).unwrap_or(0);
-        Some(lock(&self.slots[place % self.slots.len()]))
+        lock(&self.slots[place % MAGAZINES])
     }
 }
 
@@ -162,9 +154,11 @@ mod tests {
     }
 
     #[test]
-    fn a_small_registry_keeps_nothing() {
-        let magazines = Magazines::new(63);
-        assert!(!magazines.keep(&(0..1)) && magazines.take(1).is_none());
-        assert!(Magazines::new(64).keep(&(0..1)));
+    fn a_small_registry_keeps_a_page_and_a_larger_one_a_quarter_of_its_pages() {
+        let small = Magazines::new(3);
+        assert!(small.keep(&(0..1)) && !small.keep(&(1..2)));
+        let larger = Magazines::new(16);
+        assert!(larger.keep(&(0..4)) && !larger.keep(&(4..5)));
+        assert!(!Magazines::new(1 << 20).keep(&(0..32)), "a longer run is the pool's");
     }
 }
