@@ -65,7 +65,8 @@ pub(super) enum Allowance {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limiter {
     left: Option<u64>,
-    bucket: Option<Bucket>,
+    /// Boxed: most relays have none.
+    bucket: Option<Box<Bucket>>,
 }
 
 /// Tokens, one for a byte, that come in at a rate up to a burst.
@@ -84,7 +85,7 @@ impl Limiter {
             left: limits.bytes,
             bucket: limits.rate.map(|rate| {
                 let burst = (rate / BURSTS_PER_SECOND).max(1);
-                Bucket { rate, burst, tokens: burst, counted: None }
+                Box::new(Bucket { rate, burst, tokens: burst, counted: None })
             }),
         }
     }

@@ -67,7 +67,7 @@ impl Pump {
             carrier => {
                 let Some(pipe) = PipePool::of(driver).take(wanted) else { return false };
                 self.work.choice.got_pipe(pipe.size());
-                *carrier = Carrier::Pipe { pipe, inside: 0, filled: false };
+                *carrier = Carrier::Pipe { pipe: Box::new(pipe), inside: 0, filled: false };
             }
         }
         true
