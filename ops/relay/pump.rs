@@ -552,24 +552,27 @@ impl Pump {
         Splice::between(from, to, most)
     }
 
+    /// So many bytes have left the source, for what the carrier is.
     fn took(&mut self, driver: &Driver, count: usize) {
+        let (room, is_spliced) = match &mut self.work.carrier {
+            Carrier::Pipe { pipe, inside, filled } => {
+                *inside += count;
+                *filled = count >= pipe.size();
+                (pipe.size(), true)
+            }
+            Carrier::Nothing | Carrier::Away { .. } => (usize::MAX, true),
+            Carrier::Buffer { .. } => (COPY_BYTES, false),
+        };
+        self.work.flow.hops_spliced += u64::from(is_spliced);
+        self.count_in(driver, count, room);
+    }
+
+    fn count_in(&mut self, driver: &Driver, count: usize, room: usize) {
         let work = &mut self.work;
         work.flow.bytes_in += count as u64;
         work.flow.hops += 1;
         work.limiter.took(count as u64);
         self.from.offset = self.from.offset.map(|offset| offset + count as u64);
-        let room = match &mut work.carrier {
-            Carrier::Pipe { pipe, inside, filled } => {
-                *inside += count;
-                *filled = count >= pipe.size();
-                pipe.size()
-            }
-            Carrier::Nothing | Carrier::Away { .. } => usize::MAX,
-            Carrier::Buffer { .. } => COPY_BYTES,
-        };
-        if !matches!(work.carrier, Carrier::Buffer { .. }) {
-            work.flow.hops_spliced += 1;
-        }
         work.choice.learn(count, room, || driver.now());
     }
 

@@ -9,7 +9,7 @@ use crate::ops::Read;
 use crate::ops::pipe::PipePool;
 use crate::ops::poll::PollOnce;
 use crate::ops::relay::carrier::{COPY_BYTES, Carrier};
-use crate::ops::relay::copying::{RingCopy, take_now};
+use crate::ops::relay::copying::{RingCopy, give_now, take_now};
 use crate::ops::relay::flow::{RelayRoute, RouteReason};
 use crate::ops::relay::limits::Allowance;
 use crate::ops::relay::plan::Plan;
@@ -108,7 +108,28 @@ impl Pump {
             return Ok(());
         }
         let (outcome, buffer) = take_now(driver, &self.from, plan.from, buffer, most);
-        self.copied(driver, Hop::In, outcome, buffer)
+        match outcome {
+            Ok(count) if count > 0 && count < COPY_BYTES && !plan.waits_out => {
+                self.hand_on(driver, plan, count, buffer)
+            }
+            outcome => self.copied(driver, Hop::In, outcome, buffer),
+        }
+    }
+
+    /// A message has come. Most sinks take it at once, and then it is over.
+    ///
+    /// The plain version is two more steps, which come to the same and to some 160 instructions more.
+    fn hand_on(&mut self, driver: &Driver, plan: Plan, count: usize, buffer: Vec<u8>) -> io::Result<()> {
+        self.count_in(driver, count, COPY_BYTES);
+        let (given, buffer) = give_now(driver, &self.to, plan.to, buffer, 0);
+        if !matches!(given, Ok(taken) if taken == count) {
+            self.work.carrier = Carrier::Buffer { bytes: buffer, from: 0, filled: false };
+            return self.settle(driver, Hop::Out, given);
+        }
+        self.gave(count);
+        self.scratch(driver).give_back(buffer);
+        self.step = self.after_hop(driver)?;
+        Ok(())
     }
 
     /// From the source to the sink in one splice: one of them is a pipe.
