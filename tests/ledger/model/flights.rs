@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use ringmain::ops::{Released, SendZc, send_zc};
+use ringmain::ops::{RecvLent, Released, SendZc, recv_lent, send_zc};
 use ringmain::{Completion, Encoded, Entry, Fd, Fill, FixedBuf, IoBuf, Operation, Sqe, Submission};
 use rustix::io::Errno;
 
@@ -20,6 +20,7 @@ const WRITE_FIXED: u8 = 5;
 const READ: u8 = 22;
 const WRITE: u8 = 23;
 const SEND: u8 = 26;
+const RECV: u8 = 27;
 const SEND_ZC: u8 = 47;
 const READV_FIXED: u8 = 60;
 const WRITEV_FIXED: u8 = 61;
@@ -34,6 +35,8 @@ pub(super) enum Phase {
     Pushed,
     /// A result is out, and the notification to come.
     Answered(i32),
+    /// A receive that found no lent page, and is queued again when there is one.
+    Starved,
     Done(i32),
     Gone,
 }
@@ -45,6 +48,8 @@ pub(super) enum What {
     Write,
     Writev,
     Send,
+    /// Into lent memory, of which it has none of its own.
+    Receive,
 }
 
 pub(super) struct Flight {
@@ -71,6 +76,7 @@ pub(super) enum Pending {
     Transfer(Submission<Transfer>),
     Send(SendZc<Memory>),
     Release(Released<Memory>),
+    Receive(Submission<RecvLent>),
 }
 
 /// What a poll brings.
@@ -80,6 +86,7 @@ pub(super) enum Came {
     Told(io::Result<usize>),
     Ended(io::Result<usize>, Vec<Memory>),
     Back(Memory),
+    Received(io::Result<Option<FixedBuf>>),
 }
 
 impl Flight {
@@ -89,6 +96,7 @@ impl Flight {
                 let [one] = <[Memory; 1]>::try_from(memory).expect("a send is of one buffer");
                 Pending::Send(send_zc(&fd, one))
             }
+            What::Receive => Pending::Receive(recv_lent(&fd)),
             _ => Pending::Transfer(Submission::new(Transfer::new(what, &fd, memory))),
         };
         Self {
@@ -117,6 +125,11 @@ impl Flight {
         }
     }
 
+    /// A receive that has brought a page which nobody has seen yet.
+    pub(super) fn has_unseen(&self) -> bool {
+        self.what == What::Receive && matches!(self.phase, Phase::Done(1..))
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.regions.iter().map(|(_, region)| region.len()).sum()
     }
@@ -124,6 +137,11 @@ impl Flight {
     /// A send that is refused for want of memory is made once more, as a plain one.
     pub(super) fn is_refused(&self, result: i32) -> bool {
         self.what == What::Send && !self.plain && !self.told && result == -Errno::NOMEM.raw_os_error()
+    }
+
+    /// A receive for which there is no lent page waits for one.
+    pub(super) fn is_starved(&self, result: i32) -> bool {
+        self.what == What::Receive && result == -Errno::NOBUFS.raw_os_error()
     }
 
     /// The opcode without and with the name of a registered buffer.
@@ -135,6 +153,7 @@ impl Flight {
             What::Writev => [WRITEV, WRITEV_FIXED],
             What::Send if self.plain => [SEND, SEND],
             What::Send => [SEND_ZC, SEND_ZC],
+            What::Receive => [RECV, RECV],
         }
     }
 
@@ -170,6 +189,13 @@ impl Flight {
                     Came::Back(memory)
                 }
             },
+            Pending::Receive(receive) => match Pin::new(receive).poll(&mut cx) {
+                Poll::Pending => Came::Nothing,
+                Poll::Ready(result) => {
+                    self.future = None;
+                    Came::Received(result)
+                }
+            },
         }
     }
 
@@ -178,6 +204,7 @@ impl Flight {
         match self.future.as_mut().expect("only what exists is cancelled") {
             Pending::Transfer(transfer) => transfer.request_cancel(),
             Pending::Send(send) => send.request_cancel(),
+            Pending::Receive(receive) => receive.request_cancel(),
             Pending::Release(_) => return false,
         }
         true
@@ -207,7 +234,7 @@ impl Transfer {
             What::Read => Pages::Fill(fill(memory.remove(0))),
             What::Readv => Pages::Fills(memory.into_iter().map(fill).collect()),
             What::Write => Pages::Source(memory.remove(0)),
-            What::Writev | What::Send => Pages::Sources(memory),
+            _ => Pages::Sources(memory),
         };
         Self { fd: fd.hold(), pages }
     }

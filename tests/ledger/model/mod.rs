@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use ringmain::{Config, Driver, Entered, Fd, FixedBuf, LeaseMany, Registry, Script, Wait};
+use ringmain::{Config, Driver, Entered, Fd, FixedBuf, LeaseMany, Registry, Script, Snapshot, Wait};
 use rustix::io::Errno;
 
 use flights::{Came, Flight, Phase, What};
@@ -32,6 +32,8 @@ use tenants::{Claim, Form, Memory, PAGE, Pages, Tenant, pages_of, span_of};
 /// What the registry begins with, and what it may grow by: one chunk.
 const PAGES: usize = 8;
 const GROWN: usize = 512;
+/// Pages that are lent at once, where a script has receives into such.
+const LENT: u16 = 2;
 /// Operations whose futures exist at once, tenants, and waiters; further ones are skipped.
 const FLIGHTS_MAX: usize = 16;
 const TENANTS_MAX: usize = 32;
@@ -86,6 +88,8 @@ struct Play {
     is_pinned: bool,
     /// What it has grown by was given back, and the ring has not let go of it.
     is_draining: bool,
+    /// Pages are lent. Which ones is not said, so what depends on that is not foretold while there are any.
+    lends: bool,
     null: OwnedFd,
 }
 
@@ -120,6 +124,7 @@ impl Play {
             .pages(PAGES as u32)
             .pages_max(if grows { PAGES + GROWN } else { PAGES } as u32)
             .register_pages(shape & 2 == 0)
+            .lent([(PAGE as u32, LENT)])
             .zero_copy_min(1);
         let (driver, script) = Driver::scripted(&config).expect("a scripted driver needs no kernel");
         let mut play = Self {
@@ -140,6 +145,7 @@ impl Play {
             refuses: shape & 4 != 0,
             is_pinned: false,
             is_draining: false,
+            lends: shape & 8 != 0,
             null: std::fs::File::open("/dev/null").expect("there is a null device").into(),
         };
         if play.refuses {
@@ -175,6 +181,7 @@ impl Play {
             18 => self.with_future(pick, Self::cancel),
             19..=21 => self.answer(pick, detail),
             22 if pick.is_multiple_of(4) => self.shrink(),
+            23 | 24 if self.lends => self.start(What::Receive, pick, detail),
             _ => self.turn(),
         }
     }
@@ -195,6 +202,24 @@ impl Play {
         })
     }
 
+    /// Whether there are pages of which the model does not know where they are.
+    fn is_vague(&self) -> bool {
+        let counts = self.registry.snapshot();
+        counts.pages_lent > 0 || counts.waiting > self.waiters.len() || self.unseen(&counts) > 0
+    }
+
+    /// Pages that receives have brought, and that nobody has taken.
+    fn brought(&self) -> usize {
+        self.flights.iter().filter(|flight| flight.has_unseen()).count()
+    }
+
+    /// Leased pages that nobody has seen: the lender, as it waits, may have been granted one beside.
+    fn unseen(&self, counts: &Snapshot) -> usize {
+        let unseen = self.brought();
+        let leased = self.pages().count(Claim::Leased) + unseen;
+        unseen + usize::from(self.lends && counts.pages_leased == leased + 1)
+    }
+
     fn try_lease(&mut self, pick: usize, detail: usize) {
         if self.tenants.len() >= TENANTS_MAX {
             return;
@@ -202,10 +227,11 @@ impl Play {
         let (bytes, align) = (self.length(pick), PAGE << (detail % 4));
         let expected = self.waiters.is_empty() && self.fits(bytes, align);
         let lease = self.registry.try_lease_aligned(bytes, align);
-        assert_eq!(lease.is_some(), expected, "a lease of {bytes} bytes, aligned to {align}");
+        let is_right = lease.is_some() == expected || lease.is_none() && self.is_vague();
+        assert!(is_right, "a lease of {bytes} bytes, aligned to {align}, is granted: {expected}");
         if let Some(lease) = lease {
             assert!(lease.alignment() >= align);
-            self.adopt(lease, bytes);
+            self.admit(lease, bytes);
         }
     }
 
@@ -218,7 +244,7 @@ impl Play {
         match self.registry.try_lease_many(&lens) {
             Some(leases) => {
                 assert!(self.waiters.is_empty() && fits, "who waits comes first");
-                leases.into_iter().zip(lens).for_each(|(lease, len)| self.adopt(lease, len));
+                leases.into_iter().zip(lens).for_each(|(lease, len)| self.admit(lease, len));
             }
             None => assert!(!self.waiters.is_empty() || !self.fit_together(&lens), "{lens:?} bytes are there"),
         }
@@ -226,6 +252,9 @@ impl Play {
 
     /// Whether several fit at once, where that needs no search: all of them are a page at most, or there is only one.
     fn fit_together(&self, lens: &[usize]) -> bool {
+        if self.is_vague() {
+            return false;
+        }
         let free = self.chunks.iter().map(|chunk| pages_of(chunk).len()).sum::<usize>() - self.pages().held();
         match lens {
             [one] => self.fits(*one, 1),
@@ -243,7 +272,7 @@ impl Play {
         match waiter.poll() {
             Poll::Ready(Ok(leases)) => {
                 assert!(may, "it is served out of turn");
-                leases.into_iter().zip(waiter.lens).for_each(|(lease, len)| self.adopt(lease, len));
+                leases.into_iter().zip(waiter.lens).for_each(|(lease, len)| self.admit(lease, len));
             }
             Poll::Ready(Err(_)) => assert!(waiter.lens.len() > 1, "one that is no longer than a chunk is granted"),
             Poll::Pending => {
@@ -265,14 +294,18 @@ impl Play {
             let Poll::Ready(leases) = first.poll() else { panic!("one that was woken has been granted its pages") };
             let Waiter { lens, .. } = self.waiters.pop_front().expect("there is a first one");
             let leases = leases.expect("what could be waited for can be granted");
-            leases.into_iter().zip(lens).for_each(|(lease, len)| self.adopt(lease, len));
+            leases.into_iter().zip(lens).for_each(|(lease, len)| self.admit(lease, len));
         }
     }
 
     /// A new lease: nobody else has its pages, the kernel included.
-    fn adopt(&mut self, mut lease: FixedBuf, bytes: usize) {
+    fn admit(&mut self, lease: FixedBuf, bytes: usize) {
         assert_eq!((lease.capacity(), lease.len()), (bytes, 0));
-        lease.set_len(bytes);
+        self.adopt(lease);
+    }
+
+    fn adopt(&mut self, mut lease: FixedBuf) {
+        lease.set_len(lease.capacity());
         let span = span_of(&mut lease);
         let chunk = self.chunks.iter().position(|chunk| chunk.start <= span.start && span.end <= chunk.end);
         let chunk = chunk.expect("a lease lies in one chunk");
@@ -450,6 +483,7 @@ impl Play {
             return;
         }
         let buffers = if matches!(what, What::Readv | What::Writev) { 1 + detail % 3 } else { 1 };
+        let buffers = if what == What::Receive { 0 } else { buffers };
         let (mut memory, mut regions) = (Vec::new(), Vec::new());
         for number in 0..buffers {
             let fills = matches!(what, What::Read | What::Readv);
@@ -479,7 +513,7 @@ impl Play {
             });
             regions.push((tenant.id, region));
         }
-        if !memory.is_empty() {
+        if !memory.is_empty() || what == What::Receive {
             let fd = Fd::new(self.null.try_clone().expect("there are descriptors"));
             self.flights.push(Flight::new(what, fd, memory, regions));
             self.poll(self.flights.len() - 1);
@@ -510,6 +544,7 @@ impl Play {
         };
         let came = flight.poll();
         match (came, expected) {
+            (Came::Received(result), _) => self.receive(id, result, expected),
             (Came::Nothing, None) if flight.phase == Phase::Fresh => {
                 flight.phase = Phase::Queued;
                 self.backlog.push(id);
@@ -532,6 +567,31 @@ impl Play {
         }
     }
 
+    /// A page that a receive has brought, or how it ended.
+    fn receive(&mut self, id: usize, result: std::io::Result<Option<FixedBuf>>, expected: Option<i32>) {
+        let flight = &mut self.flights[id];
+        // One that waits for a page ends at once when it is cancelled, which may be at its next turn.
+        let cancelled = flight.phase == Phase::Starved && flight.cancelled;
+        let expected = expected.unwrap_or_else(|| {
+            assert!(cancelled, "a receive is done too early: {result:?}");
+            -Errno::CANCELED.raw_os_error()
+        });
+        (flight.phase, flight.fd) = (Phase::Gone, None);
+        let brought = flight.brought;
+        match result {
+            Ok(Some(page)) => {
+                let (mark, count) = brought.expect("the kernel has brought something");
+                assert_eq!((page.len(), page.capacity(), expected), (count, PAGE, count as i32));
+                assert!(page.iter().all(|byte| *byte == mark), "the bytes that came are in their place");
+                if self.tenants.len() < TENANTS_MAX {
+                    self.adopt(page);
+                }
+            }
+            Ok(None) => assert_eq!(expected, 0, "it is the end"),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(-expected), "the kernel's errno"),
+        }
+    }
+
     /// The chunk that an operation names: the one where all of its bytes lie, if the ring has that in its table.
     fn name(&self, id: usize) -> Option<usize> {
         let flight = &self.flights[id];
@@ -539,7 +599,7 @@ impl Play {
             flight.regions.iter().all(|(_, region)| chunk.start <= region.start && region.end <= chunk.end)
         };
         let chunk = self.chunks.iter().position(lies_in)?;
-        (self.registered[chunk] && !flight.plain).then_some(chunk)
+        (self.registered[chunk] && !flight.plain && !flight.regions.is_empty()).then_some(chunk)
     }
 
     /// The program has these again, as the operation leaves them.
@@ -612,7 +672,7 @@ impl Play {
         let flight = &mut self.flights[id];
         if flight.request_cancel() {
             flight.cancelled = true;
-            if flight.phase == Phase::Queued {
+            if matches!(flight.phase, Phase::Queued | Phase::Starved) {
                 flight.phase = Phase::Done(-Errno::CANCELED.raw_os_error());
                 self.backlog.retain(|queued| *queued != id);
             }
@@ -637,6 +697,26 @@ impl Play {
         }
         let mark = self.fresh_mark();
         let flight = &mut self.flights[id];
+        if flight.what == What::Receive {
+            let room = self.script.lent(user_data).first().map(|(_, room)| *room);
+            let result = match (detail % 8, room) {
+                (0..=4, Some(room)) => {
+                    let count = room.min(1 + detail * 31);
+                    flight.brought = Some((mark, count));
+                    self.script.complete_with_lent(user_data, &vec![mark; count], 0);
+                    count as i32
+                }
+                (0..=4, None) => -Errno::NOBUFS.raw_os_error(),
+                (5, _) => -Errno::IO.raw_os_error(),
+                (6, _) => -Errno::CANCELED.raw_os_error(),
+                _ => 0,
+            };
+            if result <= 0 {
+                self.script.complete(user_data, result);
+            }
+            self.posted.push(Posted { flight: id, result, more: false });
+            return;
+        }
         let fills = matches!(flight.what, What::Read | What::Readv);
         let bad = |errno: Errno| -errno.raw_os_error();
         let most = i32::try_from(flight.bytes()).expect("a transfer is short");
@@ -663,7 +743,7 @@ impl Play {
         self.driver.turn(Wait::No).expect("nothing of this is fatal");
         if self.is_draining {
             (self.is_draining, self.is_pinned, self.registered[1]) = (false, false, false);
-            assert!(!self.is_grown(), "memory goes when the ring has let go of it");
+            assert!(self.lends || !self.is_grown(), "memory goes when the ring has let go of it");
         } else if is_grown {
             self.is_pinned = self.registered[0];
             self.registered[1] = self.is_pinned && !self.refuses;
@@ -681,11 +761,16 @@ impl Play {
         let flight = &mut self.flights[id];
         flight.phase = match flight.phase {
             Phase::Pushed if more => Phase::Answered(result),
+            Phase::Pushed if flight.is_starved(result) && flight.cancelled => {
+                Phase::Done(-Errno::CANCELED.raw_os_error())
+            }
+            Phase::Pushed if flight.is_starved(result) => Phase::Starved,
             Phase::Pushed => Phase::Done(result),
             Phase::Answered(result) => Phase::Done(result),
             phase => panic!("{:?} was answered while {phase:?}", flight.what),
         };
         if flight.future.is_none() && !more {
+            // An orphan does not wait for a page.
             self.let_go(id);
         }
     }
@@ -700,16 +785,26 @@ impl Play {
                 self.script.complete(entry.user_data, -Errno::NOENT.raw_os_error());
                 continue;
             }
+            let is_again =
+                |flight: &Flight| flight.phase == Phase::Starved && flight.user_data == Some(entry.user_data);
+            if let Some(again) = self.flights.iter_mut().find(|flight| is_again(flight)) {
+                again.phase = Phase::Pushed;
+                continue;
+            }
             let id = queued.next().expect("the kernel gets only what was queued");
             let flight = &mut self.flights[id];
             flight.user_data = Some(entry.user_data);
             assert!(flight.opcodes().contains(&entry.opcode), "{:?} is opcode {}", flight.what, entry.opcode);
-            let (_, first) = &flight.regions[0];
-            if !matches!(flight.what, What::Readv | What::Writev) {
+            if let (What::Read | What::Write | What::Send, [(_, first)]) = (flight.what, &flight.regions[..]) {
                 assert_eq!((entry.addr as usize, entry.len as usize), (first.start, first.len()), "its own bytes");
             }
             let named = Flight::names_buffer(&entry).then_some(usize::from(entry.buf_index));
-            assert_eq!(named, flight.named, "it names the chunk where its bytes lie, once the ring has that");
+            // Where lent pages keep a chunk, or bring it back, is not foretold.
+            let is_vague = self.lends && named.or(flight.named) == Some(1);
+            assert!(
+                named == flight.named || is_vague,
+                "it names the chunk where its bytes lie, once the ring has that"
+            );
         }
         assert_eq!(queued.next(), None, "all that was queued is with the kernel");
         self.orders_seen = pending.iter().map(|pending| pending.order + 1).max().unwrap_or(0).max(self.orders_seen);
@@ -717,9 +812,10 @@ impl Play {
 
     fn shrink(&mut self) {
         let expected = self.is_grown() && !self.is_draining && !self.uses_grown(&self.pages());
-        assert_eq!(self.registry.shrink(), usize::from(expected), "a chunk that is all free is given back");
-        self.is_draining |= expected && self.is_pinned;
-        if expected {
+        let shrinks = self.registry.shrink() == 1;
+        assert!(shrinks == expected || self.lends, "a chunk that is all free is given back");
+        self.is_draining |= shrinks && self.is_pinned;
+        if shrinks && !self.lends {
             assert_eq!(self.is_grown(), self.is_draining, "memory stays while the ring has it in its table");
         }
     }
@@ -755,20 +851,23 @@ impl Play {
         self.tenants.iter_mut().for_each(Tenant::check);
         let pages = self.pages();
         let counts = self.registry.snapshot();
-        pages.check(&counts);
+        let unseen = self.unseen(&counts);
+        pages.check(&counts, unseen);
         let is_grown = counts.pages_total > PAGES;
         assert_eq!(counts.pages_total, PAGES + usize::from(is_grown) * GROWN, "it grows by its chunk");
         assert!(is_grown || !self.uses_grown(&pages), "pages that somebody has are there");
-        assert_eq!(counts.pages_free, counts.pages_total - pages.held(), "pages that nobody has");
-        assert_eq!(counts.pages_lent, 0, "nothing is lent");
-        assert_eq!(counts.waiting, self.waiters.len(), "leases that wait");
+        assert_eq!(counts.pages_free, counts.pages_total - pages.held() - unseen - counts.pages_lent);
+        let lent_max = if self.lends { LENT.into() } else { 0 };
+        assert!(counts.pages_lent <= lent_max, "pages that the kernel picks from");
+        let hidden = counts.waiting - self.waiters.len();
+        assert!(hidden <= usize::from(self.lends), "leases that wait");
         assert!(counts.pages_held_max >= pages.held() && counts.pages_in_flight_max >= pages.with_kernel());
         if cfg!(debug_assertions) {
+            let known = self.tenants.iter().map(|tenant| tenant.span.len()).filter(|bytes| *bytes > 0);
+            let listed = known.chain(vec![PAGE; self.brought() + counts.pages_lent]);
             let holders = self.registry.holders();
-            let tenants = self.tenants.iter().filter(|tenant| !tenant.span.is_empty());
-            assert_eq!(holders.len(), tenants.clone().count(), "each lease is listed once");
-            let bytes: usize = holders.iter().map(|holder| holder.bytes).sum();
-            assert_eq!(bytes, tenants.map(|tenant| tenant.span.len()).sum::<usize>(), "with its length");
+            assert_eq!(holders.len(), listed.clone().count(), "each lease is listed once");
+            assert_eq!(holders.iter().map(|holder| holder.bytes).sum::<usize>(), listed.sum(), "with its length");
         }
         assert_eq!(self.driver.metrics().stale.get(), 0, "every completion has an operation");
     }
@@ -797,6 +896,12 @@ impl Play {
         self.check();
         assert_eq!((self.driver.operations_active(), self.driver.slots_used()), (0, 0), "nothing is left");
         let counts = self.registry.snapshot();
+        assert_eq!(counts.pages_free + counts.pages_lent, counts.pages_total, "every page is back");
+        if self.lends {
+            self.driver.shutdown();
+            self.shut();
+        }
+        let counts = self.registry.snapshot();
         assert_eq!(counts.pages_free, counts.pages_total, "every page is back");
         self.shrink();
         if !self.is_closed() {
@@ -816,6 +921,12 @@ impl Play {
             {
                 self.poll(id);
                 self.serve();
+            }
+            while let Some(id) =
+                self.flights.iter().position(|flight| flight.phase == Phase::Starved && !flight.cancelled)
+            {
+                self.cancel(id);
+                self.poll(id);
             }
             self.check();
             self.turn();
@@ -839,8 +950,7 @@ impl Play {
         });
         self.driver.shutdown();
         self.script.play(|_| {});
-        self.orders_seen = u64::MAX;
-        (self.registered, self.is_pinned, self.is_draining) = ([false; 2], false, false);
+        self.shut();
         self.backlog.clear();
         let cancelled = -Errno::CANCELED.raw_os_error();
         for posted in std::mem::take(&mut self.posted) {
@@ -848,7 +958,7 @@ impl Play {
         }
         for id in 0..self.flights.len() {
             match self.flights[id].phase {
-                Phase::Queued => self.flights[id].phase = Phase::Done(cancelled),
+                Phase::Queued | Phase::Starved => self.flights[id].phase = Phase::Done(cancelled),
                 Phase::Pushed | Phase::Answered(_) => {
                     self.settle(Posted { flight: id, result: cancelled, more: false })
                 }
@@ -857,6 +967,14 @@ impl Play {
         }
         self.serve();
         self.check();
+    }
+}
+
+impl Play {
+    /// The driver has ended, and its ring has let go of all memory.
+    fn shut(&mut self) {
+        self.orders_seen = u64::MAX;
+        (self.registered, self.is_pinned, self.is_draining) = ([false; 2], false, false);
     }
 }
 
