@@ -190,7 +190,10 @@ impl Core {
         let mut queue = ring.stage();
         let mut submissions = 0;
         for &key in &outgoing.backlog[first..end] {
-            submissions += u64::from(slots.push(key, |lent| queue.push(lent)));
+            submissions += u64::from(slots.push(key, |lent| {
+                metrics.by_opcode.add_one(lent.entry().opcode);
+                queue.push(lent);
+            }));
         }
         metrics.submissions.add(submissions);
     }
