@@ -356,7 +356,7 @@ impl Play {
             _ => span.len() - detail.min(span.len()),
         } % (span.len() + 1);
         let middle = span.start + cut;
-        let other = if detail % 2 == 0 {
+        let other = if detail.is_multiple_of(2) {
             let rest = middle..span.end;
             span.end = middle;
             (rest, lease.split_off(cut))
@@ -373,7 +373,7 @@ impl Play {
         let Some(one) = self.pick(pick, Tenant::is_idle_lease) else { return };
         let end = self.tenants[one].span.end;
         // Half of the time one that fits, if there is one.
-        let next = self.pick(detail, |tenant| tenant.is_idle_lease() && (detail % 2 == 0 || tenant.span.start == end));
+        let next = self.pick(detail, |tenant| tenant.is_idle_lease() && (detail.is_multiple_of(2) || tenant.span.start == end));
         let Some(two) = next.filter(|two| *two != one) else { return };
         let second = self.tenants.swap_remove(two.max(one));
         let first = self.tenants.swap_remove(two.min(one));
@@ -690,7 +690,7 @@ impl Play {
         let has_answered = matches!(self.flights[id].phase, Phase::Answered(_))
             || self.posted.iter().any(|posted| posted.flight == id);
         if has_answered {
-            let result = if detail % 4 == 0 { COPIED } else { 0 };
+            let result = if detail.is_multiple_of(4) { COPIED } else { 0 };
             self.script.complete_with(user_data, result, CQE_NOTIFICATION);
             self.posted.push(Posted { flight: id, result, more: false });
             return;
