@@ -28,6 +28,7 @@ use super::limits::{Limiter, Limits};
 use super::plan::Plan;
 use super::stopped::Rest;
 use crate::ops::Read;
+use crate::ops::pipe::PipePool;
 use crate::ops::poll::PollOnce;
 use crate::ops::route::{End, Kind, Permit, PermitPlace, RingPermits};
 use crate::ops::splice::Splice;
@@ -45,8 +46,9 @@ pub(super) struct Pump {
     step: Step,
     work: Work,
     live: Option<LiveFlow>,
-    /// The driver's, once it is known.
+    /// The driver's, once it is known: looking it up costs as much as taking something from it.
     scratch: Option<Rc<Scratch>>,
+    pool: Option<Rc<PipePool>>,
     /// Bytes to be reserved in the sink.
     preallocate: u64,
     /// Whether an end may be a file on a disk.
@@ -137,6 +139,7 @@ impl Pump {
             work,
             live: None,
             scratch: None,
+            pool: None,
             preallocate: 0,
             takes_files: true,
             is_taking: true,
