@@ -145,8 +145,8 @@ impl PooledPipe {
         let pool = &self.place.pool;
         let wanted = wanted.min(pool.size_max);
         let others = pool.bytes.get() - self.ends.size;
-        // Those that are not out yet are to have the default size at least.
-        let reserved = (pool.pipes_max - pool.out.get()).saturating_mul(SIZE_DEFAULT);
+        // Those that are not out yet are to have the default size, as many of them as half of the bytes allow.
+        let reserved = (pool.pipes_max - pool.out.get()).saturating_mul(SIZE_DEFAULT).min(pool.bytes_max / 2);
         if wanted > self.ends.size && (others + wanted).saturating_add(reserved) <= pool.bytes_max {
             // A refusal leaves it as it is.
             self.ends.size = self.ends.writer.grow(wanted).unwrap_or(self.ends.size);
@@ -283,6 +283,15 @@ mod tests {
         assert_eq!(pipes.len(), 16, "so that there is one for each");
         pipes.clear();
         assert_eq!((pool.bytes.get(), pool.out.get()), (0, 0));
+    }
+
+    #[test]
+    fn a_pool_that_may_have_more_pipes_than_bytes_still_lets_some_grow() {
+        let pool = Rc::new(PipePool::new(100_000, 1 << 20, 8 << 20));
+        let pipes: Vec<_> = (0..100).map_while(|_| pool.take(1 << 20)).collect();
+        assert_eq!(pipes.iter().filter(|pipe| pipe.size() == 1 << 20).count(), 4, "in one half of the bytes");
+        assert_eq!(pipes.iter().filter(|pipe| pipe.size() == SMALL).count(), 64, "and small ones in the other");
+        assert_eq!(pipes.len(), 68);
     }
 
     #[test]

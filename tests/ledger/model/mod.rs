@@ -373,7 +373,8 @@ impl Play {
         let Some(one) = self.pick(pick, Tenant::is_idle_lease) else { return };
         let end = self.tenants[one].span.end;
         // Half of the time one that fits, if there is one.
-        let next = self.pick(detail, |tenant| tenant.is_idle_lease() && (detail.is_multiple_of(2) || tenant.span.start == end));
+        let next = self
+            .pick(detail, |tenant| tenant.is_idle_lease() && (detail.is_multiple_of(2) || tenant.span.start == end));
         let Some(two) = next.filter(|two| *two != one) else { return };
         let second = self.tenants.swap_remove(two.max(one));
         let first = self.tenants.swap_remove(two.min(one));
