@@ -122,7 +122,7 @@ pub fn relay(a: &impl AsRef<Fd>, b: &impl AsRef<Fd>) -> Relay {
 /// A sink that is opened for appending, or has no splice (a terminal, some devices), is written to from pages.
 ///
 /// # Cancel safety
-/// As for [`relay`].
+/// As for [`relay`]. A cancel, or a limit of time, waits for the step that a disk blocks: what it moves is counted.
 ///
 /// # Errors
 /// As for [`relay`]; an offset for an end that has none -> `InvalidInput`.

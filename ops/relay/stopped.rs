@@ -36,7 +36,8 @@ pub struct Forwarded {
 
 /// A relay that was stopped before its end: its settings, its counts, and the bytes inside.
 ///
-/// It holds neither stream; both are free for anything. Dropping it loses the bytes inside.
+/// It holds neither stream; both are free for anything. Dropping it loses the bytes inside. A pipe that they are in
+/// counts among the driver's ([`Config::pipes`](crate::Config::pipes)) until then.
 ///
 /// # Examples
 /// Look at what a client says first, and relay the rest:
