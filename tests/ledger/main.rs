@@ -5,6 +5,8 @@
 
 mod model;
 
+use std::path::Path;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -54,4 +56,17 @@ fn the_registry_and_the_model_agree_under_a_hundred_seeds() {
     for seed in 1000..1100 {
         run(seed);
     }
+}
+
+#[test]
+fn every_corpus_file_replays() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/ledger");
+    let mut played = 0;
+    for file in std::fs::read_dir(&corpus).expect("there is a corpus") {
+        let path = file.unwrap().path();
+        println!("{}", path.display());
+        model::play(&std::fs::read(&path).unwrap());
+        played += 1;
+    }
+    assert!(played > 0, "the corpus is empty");
 }
