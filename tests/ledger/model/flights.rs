@@ -54,6 +54,8 @@ pub(super) enum What {
 
 pub(super) struct Flight {
     pub(super) what: What,
+    /// Whose operation it is.
+    pub(super) ring: usize,
     /// Each tenant whose bytes it has, and which of them.
     pub(super) regions: Vec<(usize, Range<usize>)>,
     pub(super) phase: Phase,
@@ -90,7 +92,13 @@ pub(super) enum Came {
 }
 
 impl Flight {
-    pub(super) fn new(what: What, fd: Fd, memory: Vec<Memory>, regions: Vec<(usize, Range<usize>)>) -> Self {
+    pub(super) fn new(
+        what: What,
+        ring: usize,
+        fd: Fd,
+        memory: Vec<Memory>,
+        regions: Vec<(usize, Range<usize>)>,
+    ) -> Self {
         let future = match what {
             What::Send => {
                 let [one] = <[Memory; 1]>::try_from(memory).expect("a send is of one buffer");
@@ -101,6 +109,7 @@ impl Flight {
         };
         Self {
             what,
+            ring,
             regions,
             phase: Phase::Fresh,
             future: Some(future),

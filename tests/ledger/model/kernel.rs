@@ -66,7 +66,8 @@ impl Play {
         }
         if !memory.is_empty() || what == What::Receive {
             let fd = Fd::new(self.null.try_clone().expect("there are descriptors"));
-            self.flights.push(Flight::new(what, fd, memory, regions));
+            let ring = detail / 6 % self.rings.len();
+            self.flights.push(Flight::new(what, ring, fd, memory, regions));
             self.poll(self.flights.len() - 1);
         }
     }
@@ -80,14 +81,15 @@ impl Play {
     }
 
     pub(super) fn poll(&mut self, id: usize) {
-        let is_closed = self.is_closed();
         let flight = &mut self.flights[id];
+        let ring = &mut self.rings[flight.ring];
+        let _entered = ring.driver.enter();
         let refused = matches!(flight.phase, Phase::Done(result) if flight.is_refused(result));
         if refused {
             (flight.phase, flight.plain, flight.user_data) = (Phase::Fresh, true, None);
         }
         let expected = match flight.phase {
-            Phase::Fresh if flight.cancelled || is_closed => Some(-Errno::CANCELED.raw_os_error()),
+            Phase::Fresh if flight.cancelled || ring.is_closed => Some(-Errno::CANCELED.raw_os_error()),
             Phase::Fresh => None,
             Phase::Answered(result) if !flight.told && !flight.is_refused(result) => Some(result),
             Phase::Done(result) => Some(result),
@@ -98,7 +100,7 @@ impl Play {
             (Came::Received(result), _) => self.receive(id, result, expected),
             (Came::Nothing, None) if flight.phase == Phase::Fresh => {
                 flight.phase = Phase::Queued;
-                self.backlog.push(id);
+                ring.backlog.push(id);
                 self.flights[id].named = self.name(id);
             }
             (Came::Nothing, None) => {}
@@ -150,7 +152,7 @@ impl Play {
             flight.regions.iter().all(|(_, region)| chunk.start <= region.start && region.end <= chunk.end)
         };
         let chunk = self.chunks.iter().position(lies_in)?;
-        (self.registered[chunk] && !flight.plain && !flight.regions.is_empty()).then_some(chunk)
+        (self.rings[flight.ring].registered[chunk] && !flight.plain && !flight.regions.is_empty()).then_some(chunk)
     }
 
     /// The program has these again, as the operation leaves them.
@@ -214,7 +216,7 @@ impl Play {
     pub(super) fn drop_future(&mut self, id: usize) {
         self.flights[id].future = None;
         if !matches!(self.flights[id].phase, Phase::Pushed | Phase::Answered(_)) {
-            self.backlog.retain(|queued| *queued != id);
+            self.unqueue(id);
             self.let_go(id);
         }
     }
@@ -225,36 +227,42 @@ impl Play {
             flight.cancelled = true;
             if matches!(flight.phase, Phase::Queued | Phase::Starved) {
                 flight.phase = Phase::Done(-Errno::CANCELED.raw_os_error());
-                self.backlog.retain(|queued| *queued != id);
+                self.unqueue(id);
             }
         }
     }
 
+    fn unqueue(&mut self, id: usize) {
+        self.rings[self.flights[id].ring].backlog.retain(|queued| *queued != id);
+    }
+
     /// Let the played kernel answer one of the entries that it has.
-    pub(super) fn answer(&mut self, pick: usize, detail: usize) {
-        let pending = self.script.pending();
+    pub(super) fn answer(&mut self, ring: usize, pick: usize, detail: usize) {
+        let script = self.rings[ring].script.clone();
+        let pending = script.pending();
         let ours: Vec<_> = pending.iter().filter(|pending| pending.entry.opcode != ASYNC_CANCEL).collect();
         let Some(entry) = pick.checked_rem(ours.len()).map(|at| ours[at].entry) else { return };
         let user_data = entry.user_data;
-        let is_its = |flight: &Flight| flight.user_data == Some(user_data) && flight.phase != Phase::Gone;
+        let is_its =
+            |flight: &Flight| flight.ring == ring && flight.user_data == Some(user_data) && flight.phase != Phase::Gone;
         let id = self.flights.iter().position(is_its).expect("the kernel has only entries of operations");
         let has_answered = matches!(self.flights[id].phase, Phase::Answered(_))
-            || self.posted.iter().any(|posted| posted.flight == id);
+            || self.rings[ring].posted.iter().any(|posted| posted.flight == id);
         if has_answered {
             let result = if detail.is_multiple_of(4) { COPIED } else { 0 };
-            self.script.complete_with(user_data, result, CQE_NOTIFICATION);
-            self.posted.push(Posted { flight: id, result, more: false });
+            script.complete_with(user_data, result, CQE_NOTIFICATION);
+            self.rings[ring].posted.push(Posted { flight: id, result, more: false });
             return;
         }
         let mark = self.fresh_mark();
         let flight = &mut self.flights[id];
         if flight.what == What::Receive {
-            let room = self.script.lent(user_data).first().map(|(_, room)| *room);
+            let room = script.lent(user_data).first().map(|(_, room)| *room);
             let result = match (detail % 8, room) {
                 (0..=4, Some(room)) => {
                     let count = room.min(1 + detail * 31);
                     flight.brought = Some((mark, count));
-                    self.script.complete_with_lent(user_data, &vec![mark; count], 0);
+                    script.complete_with_lent(user_data, &vec![mark; count], 0);
                     count as i32
                 }
                 (0..=4, None) => -Errno::NOBUFS.raw_os_error(),
@@ -263,9 +271,9 @@ impl Play {
                 _ => 0,
             };
             if result <= 0 {
-                self.script.complete(user_data, result);
+                script.complete(user_data, result);
             }
-            self.posted.push(Posted { flight: id, result, more: false });
+            self.rings[ring].posted.push(Posted { flight: id, result, more: false });
             return;
         }
         let fills = matches!(flight.what, What::Read | What::Readv);
@@ -282,30 +290,32 @@ impl Play {
         let more = flight.what == What::Send && !flight.plain && detail < 192;
         if fills && result >= 0 {
             flight.brought = Some((mark, result as usize));
-            self.script.complete_with_bytes(user_data, &vec![mark; result as usize]);
+            script.complete_with_bytes(user_data, &vec![mark; result as usize]);
         } else {
-            self.script.complete_with(user_data, result, if more { CQE_MORE } else { 0 });
+            script.complete_with(user_data, result, if more { CQE_MORE } else { 0 });
         }
-        self.posted.push(Posted { flight: id, result, more });
+        self.rings[ring].posted.push(Posted { flight: id, result, more });
     }
 
-    pub(super) fn turn(&mut self) {
+    pub(super) fn turn(&mut self, at: usize) {
         let is_grown = self.is_grown();
-        self.driver.turn(Wait::No).expect("nothing of this is fatal");
+        let ring = &mut self.rings[at];
+        ring.driver.turn(Wait::No).expect("nothing of this is fatal");
         if self.is_draining {
-            (self.is_draining, self.is_pinned, self.registered[1]) = (false, false, false);
-            assert!(self.lends || !self.is_grown(), "memory goes when the ring has let go of it");
+            (ring.is_pinning, ring.registered[1]) = (false, false);
+            self.is_draining = self.rings.iter().any(|ring| ring.is_pinning);
+            assert!(self.lends || self.is_grown() == self.is_draining, "memory goes when all rings have let go of it");
         } else if is_grown {
-            self.is_pinned = self.registered[0];
-            self.registered[1] = self.is_pinned && !self.refuses;
+            ring.is_pinning = ring.registered[0];
+            ring.registered[1] = ring.is_pinning && !self.refuses;
         }
-        for id in &self.backlog {
+        for id in &self.rings[at].backlog {
             self.flights[*id].phase = Phase::Pushed;
         }
-        for posted in std::mem::take(&mut self.posted) {
+        for posted in std::mem::take(&mut self.rings[at].posted) {
             self.settle(posted);
         }
-        self.see_entries();
+        self.see_entries(at);
     }
 
     pub(super) fn settle(&mut self, Posted { flight: id, result, more }: Posted) {
@@ -327,17 +337,19 @@ impl Play {
     }
 
     /// What the played kernel was given is what was queued, in its order, each with its own addresses.
-    pub(super) fn see_entries(&mut self) {
-        let pending = self.script.pending();
-        let mut queued = std::mem::take(&mut self.backlog).into_iter();
-        for new in pending.iter().filter(|pending| pending.order >= self.orders_seen) {
+    fn see_entries(&mut self, at: usize) {
+        let ring = &mut self.rings[at];
+        let pending = ring.script.pending();
+        let mut queued = std::mem::take(&mut ring.backlog).into_iter();
+        for new in pending.iter().filter(|pending| pending.order >= ring.orders_seen) {
             let entry = new.entry;
             if entry.opcode == ASYNC_CANCEL {
-                self.script.complete(entry.user_data, -Errno::NOENT.raw_os_error());
+                ring.script.complete(entry.user_data, -Errno::NOENT.raw_os_error());
                 continue;
             }
-            let is_again =
-                |flight: &Flight| flight.phase == Phase::Starved && flight.user_data == Some(entry.user_data);
+            let is_again = |flight: &Flight| {
+                flight.ring == at && flight.phase == Phase::Starved && flight.user_data == Some(entry.user_data)
+            };
             if let Some(again) = self.flights.iter_mut().find(|flight| is_again(flight)) {
                 again.phase = Phase::Pushed;
                 continue;
@@ -358,7 +370,7 @@ impl Play {
             );
         }
         assert_eq!(queued.next(), None, "all that was queued is with the kernel");
-        self.orders_seen = pending.iter().map(|pending| pending.order + 1).max().unwrap_or(0).max(self.orders_seen);
+        ring.orders_seen = pending.iter().map(|pending| pending.order + 1).max().unwrap_or(0).max(ring.orders_seen);
     }
 
     pub(super) fn place(&self, id: usize) -> usize {

@@ -57,11 +57,11 @@ impl Play {
         self.flights.iter().filter(|flight| flight.has_unseen()).count()
     }
 
-    /// Leased pages that nobody has seen: the lender, as it waits, may have been granted one beside.
+    /// Leased pages that nobody has seen: each lender, as it waits, may have been granted one beside.
     pub(super) fn unseen(&self, counts: &Snapshot) -> usize {
         let unseen = self.brought();
         let leased = self.pages().count(Claim::Leased) + unseen;
-        unseen + usize::from(self.lends && counts.pages_leased == leased + 1)
+        if self.lends { unseen + counts.pages_leased.saturating_sub(leased).min(self.rings.len()) } else { unseen }
     }
 
     pub(super) fn try_lease(&mut self, pick: usize, detail: usize) {
@@ -323,9 +323,9 @@ impl Play {
         let expected = self.is_grown() && !self.is_draining && !self.uses_grown(&self.pages());
         let shrinks = self.registry.shrink() == 1;
         assert!(shrinks == expected || self.lends, "a chunk that is all free is given back");
-        self.is_draining |= shrinks && self.is_pinned;
+        self.is_draining |= shrinks && self.rings.iter().any(|ring| ring.is_pinning);
         if shrinks && !self.lends {
-            assert_eq!(self.is_grown(), self.is_draining, "memory stays while the ring has it in its table");
+            assert_eq!(self.is_grown(), self.is_draining, "memory stays while a ring has it in its table");
         }
     }
 

@@ -14,19 +14,20 @@
 mod flights;
 mod kernel;
 mod leases;
+mod rings;
 mod tenants;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 
-use ringmain::{Config, Driver, Entered, FixedBuf, Registry, Script};
+use ringmain::{Config, FixedBuf, Registry};
 use rustix::io::Errno;
 
 use flights::{Flight, Phase, What};
 use kernel::Posted;
 use leases::Waiter;
+use rings::Ring;
 use tenants::{Claim, Form, PAGE, Pages, Tenant, span_of};
 
 /// What the registry begins with, and what it may grow by: one chunk.
@@ -53,32 +54,22 @@ pub(crate) fn play(script: &[u8]) {
         play.serve();
         play.check();
     }
-    play.end(shape >> 4);
+    play.end(shape >> 4 & 7);
 }
 
 struct Play {
-    driver: Rc<Driver>,
-    script: Script,
-    _entered: Entered,
+    rings: Vec<Ring>,
     registry: Registry,
     /// The addresses of each chunk that there can be.
     chunks: Vec<Range<usize>>,
     tenants: Vec<Tenant>,
     flights: Vec<Flight>,
     waiters: VecDeque<Waiter>,
-    /// Flights that are queued, in order.
-    backlog: Vec<usize>,
-    posted: Vec<Posted>,
-    orders_seen: u64,
     next_tenant: usize,
     next_mark: u8,
-    /// Whether the ring has each chunk in its table.
-    registered: [bool; 2],
     /// What the registry grows by is refused by the kernel.
     refuses: bool,
-    /// What it has grown by stays until the ring, which has or may have it in its table, has let go of it.
-    is_pinned: bool,
-    /// What it has grown by was given back, and the ring has not let go of it.
+    /// What it has grown by was given back, and some ring has not let go of it.
     is_draining: bool,
     /// Pages are lent. Which ones is not said, so what depends on that is not foretold while there are any.
     lends: bool,
@@ -88,39 +79,34 @@ struct Play {
 impl Play {
     fn new(shape: u8) -> Self {
         let grows = shape & 1 == 0;
+        let (registers, refuses) = (shape & 2 == 0, shape & 4 != 0);
         let config = Config::default()
             .entries(128)
             .completions(256)
             .pages(PAGES as u32)
             .pages_max(if grows { PAGES + GROWN } else { PAGES } as u32)
-            .register_pages(shape & 2 == 0)
+            .register_pages(registers)
             .lent([(PAGE as u32, LENT)])
             .zero_copy_min(1);
-        let (driver, script) = Driver::scripted(&config).expect("a scripted driver needs no kernel");
+        let mut rings = vec![Ring::new(&config, None, registers, refuses)];
+        let registry = rings[0].driver.registry().clone();
+        if shape & 128 != 0 {
+            rings.push(Ring::new(&config, Some(registry.clone()), registers, refuses));
+        }
         let mut play = Self {
-            registry: driver.registry().clone(),
-            _entered: driver.enter(),
-            driver,
-            script,
+            rings,
+            registry,
             chunks: Vec::new(),
             tenants: Vec::new(),
             flights: Vec::new(),
             waiters: VecDeque::new(),
-            backlog: Vec::new(),
-            posted: Vec::new(),
-            orders_seen: 0,
             next_tenant: 0,
             next_mark: 0,
-            registered: [shape & 2 == 0, false],
-            refuses: shape & 4 != 0,
-            is_pinned: false,
+            refuses,
             is_draining: false,
             lends: shape & 8 != 0,
             null: std::fs::File::open("/dev/null").expect("there is a null device").into(),
         };
-        if play.refuses {
-            play.script.refuse_memory(Some(Errno::NOMEM.raw_os_error()));
-        }
         let lens = [PAGES * PAGE, GROWN * PAGE];
         let mut whole: Vec<FixedBuf> = lens[..1 + usize::from(grows)]
             .iter()
@@ -149,15 +135,11 @@ impl Play {
             16 => self.with_future(pick, Self::poll),
             17 => self.with_future(pick, Self::drop_future),
             18 => self.with_future(pick, Self::cancel),
-            19..=21 => self.answer(pick, detail),
+            19..=21 => self.answer(pick % self.rings.len(), pick / self.rings.len(), detail),
             22 if pick.is_multiple_of(4) => self.shrink(),
             23 | 24 if self.lends => self.start(What::Receive, pick, detail),
-            _ => self.turn(),
+            _ => self.turn(pick % self.rings.len()),
         }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.orders_seen == u64::MAX
     }
 
     /// The state of each page, worked out anew.
@@ -185,10 +167,11 @@ impl Play {
         assert_eq!(counts.pages_total, PAGES + usize::from(is_grown) * GROWN, "it grows by its chunk");
         assert!(is_grown || !self.uses_grown(&pages), "pages that somebody has are there");
         assert_eq!(counts.pages_free, counts.pages_total - pages.held() - unseen - counts.pages_lent);
-        let lent_max = if self.lends { LENT.into() } else { 0 };
+        let lenders = if self.lends { self.rings.len() } else { 0 };
+        let lent_max = lenders * usize::from(LENT);
         assert!(counts.pages_lent <= lent_max, "pages that the kernel picks from");
         let hidden = counts.waiting - self.waiters.len();
-        assert!(hidden <= usize::from(self.lends), "leases that wait");
+        assert!(hidden <= lenders, "leases that wait");
         assert!(counts.pages_held_max >= pages.held() && counts.pages_in_flight_max >= pages.with_kernel());
         if cfg!(debug_assertions) {
             let known = self.tenants.iter().map(|tenant| tenant.span.len()).filter(|bytes| *bytes > 0);
@@ -197,7 +180,8 @@ impl Play {
             assert_eq!(holders.len(), listed.clone().count(), "each lease is listed once");
             assert_eq!(holders.iter().map(|holder| holder.bytes).sum::<usize>(), listed.sum(), "with its length");
         }
-        assert_eq!(self.driver.metrics().stale.get(), 0, "every completion has an operation");
+        let stale = self.rings.iter().map(|ring| ring.driver.metrics().stale.get()).sum::<u64>();
+        assert_eq!(stale, 0, "every completion has an operation");
     }
 
     /// Bring everything home, in one of three ways, and see that nothing is left.
@@ -222,19 +206,22 @@ impl Play {
         self.waiters.clear();
         self.tenants.clear();
         self.check();
-        assert_eq!((self.driver.operations_active(), self.driver.slots_used()), (0, 0), "nothing is left");
+        for Ring { driver, .. } in &self.rings {
+            assert_eq!((driver.operations_active(), driver.slots_used()), (0, 0), "nothing is left");
+        }
         let counts = self.registry.snapshot();
         assert_eq!(counts.pages_free + counts.pages_lent, counts.pages_total, "every page is back");
         if self.lends {
-            self.driver.shutdown();
-            self.shut();
+            self.rings.iter_mut().for_each(Ring::shut_down);
+            self.is_draining = false;
         }
         let counts = self.registry.snapshot();
         assert_eq!(counts.pages_free, counts.pages_total, "every page is back");
         self.shrink();
-        if !self.is_closed() {
-            self.turn();
-            self.turn();
+        for ring in 0..self.rings.len() {
+            if !self.rings[ring].is_closed {
+                self.turn(ring);
+            }
         }
         assert_eq!(self.registry.snapshot().pages_total, PAGES, "what it had grown by is given back");
         assert_eq!(self.registry.try_lease(PAGES * PAGE).map(|lease| lease.capacity()), Some(PAGES * PAGE));
@@ -257,49 +244,39 @@ impl Play {
                 self.poll(id);
             }
             self.check();
-            self.turn();
-            self.serve();
-            self.check();
-            for at in (0..self.script.pending().len()).rev() {
-                self.answer(at, 255);
+            for ring in 0..self.rings.len() {
+                self.turn(ring);
+                self.serve();
+                self.check();
+                for at in (0..self.rings[ring].script.pending().len()).rev() {
+                    self.answer(ring, at, 255);
+                }
             }
         }
         let left = self.flights.iter().filter(|flight| flight.phase != Phase::Gone).count();
         assert_eq!(left, 0, "what the kernel answers has to end");
     }
 
-    /// Shut down, with a kernel that ends what is cancelled.
+    /// Shut all rings down, with kernels that end what is cancelled.
     fn shutdown(&mut self) {
-        self.script.play(|kernel| {
-            for pending in kernel.pending() {
-                let result = if pending.entry.opcode == ASYNC_CANCEL { 0 } else { -Errno::CANCELED.raw_os_error() };
-                kernel.complete(pending.entry.user_data, result);
-            }
-        });
-        self.driver.shutdown();
-        self.script.play(|_| {});
-        self.shut();
-        self.backlog.clear();
         let cancelled = -Errno::CANCELED.raw_os_error();
-        for posted in std::mem::take(&mut self.posted) {
-            self.settle(posted);
-        }
-        for id in 0..self.flights.len() {
-            match self.flights[id].phase {
-                Phase::Queued | Phase::Starved => self.flights[id].phase = Phase::Done(cancelled),
-                Phase::Pushed | Phase::Answered(_) => {
-                    self.settle(Posted { flight: id, result: cancelled, more: false })
-                }
-                Phase::Fresh | Phase::Done(_) | Phase::Gone => {}
+        for ring in 0..self.rings.len() {
+            self.rings[ring].shut_down();
+            self.is_draining &= self.rings.iter().any(|ring| ring.is_pinning);
+            for posted in std::mem::take(&mut self.rings[ring].posted) {
+                self.settle(posted);
             }
+            for id in (0..self.flights.len()).filter(|id| self.flights[*id].ring == ring).collect::<Vec<_>>() {
+                match self.flights[id].phase {
+                    Phase::Queued | Phase::Starved => self.flights[id].phase = Phase::Done(cancelled),
+                    Phase::Pushed | Phase::Answered(_) => {
+                        self.settle(Posted { flight: id, result: cancelled, more: false });
+                    }
+                    Phase::Fresh | Phase::Done(_) | Phase::Gone => {}
+                }
+            }
+            self.serve();
+            self.check();
         }
-        self.serve();
-        self.check();
-    }
-
-    /// The driver has ended, and its ring has let go of all memory.
-    fn shut(&mut self) {
-        self.orders_seen = u64::MAX;
-        (self.registered, self.is_pinned, self.is_draining) = ([false; 2], false, false);
     }
 }
