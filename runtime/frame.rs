@@ -24,7 +24,7 @@ pub(crate) struct Frame {
     pub(crate) closing: Option<OwnedFd>,
     /// Regions of the registry that the entry lends, as (address, bytes).
     pub(crate) flights: Vec<(usize, usize)>,
-    /// The result is out and the kernel keeps these regions until its notification.
+    /// The result is out, and the kernel keeps what the entry lends until its notification.
     pub(crate) is_notifying: bool,
     pub(crate) pages: RingPages,
     pub(crate) vectors: Vec<libc::iovec>,
@@ -114,6 +114,8 @@ impl Frame {
     /// The kernel gets the regions.
     #[inline]
     pub(crate) fn begin_flights(&mut self) {
+        // Of the operation before this, or of an earlier try.
+        self.is_notifying = false;
         if !self.flights.is_empty() {
             self.begin_each();
         }
@@ -138,7 +140,6 @@ impl Frame {
 
     #[inline(never)]
     fn begin_each(&mut self) {
-        self.is_notifying = false;
         let kind = Kind::of(self.entry.opcode);
         for &(address, len) in &self.flights {
             self.pages.begin_flight(kind, address, len);

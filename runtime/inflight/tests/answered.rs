@@ -239,3 +239,39 @@ fn shutdown_asks_for_no_end_of_what_is_answered() {
         assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
     }
 }
+
+/// That of memory outside the registry, too: nothing of it stays with the slot.
+#[test]
+fn dropping_an_operation_cancels_it_in_a_slot_that_a_zero_copy_send_had() {
+    let rig = Rig::new();
+    let (mut submission, key) = rig.in_kernel(What::SendZc);
+    rig.script.complete_with(key, 8, abi::MORE);
+    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.turn();
+    assert_eq!(ready(rig.poll(&mut submission)).0.unwrap(), 8);
+    let (submission, key) = rig.in_kernel(What::Read);
+    drop(submission);
+    rig.turn();
+    assert_eq!(rig.opcodes(), [abi::READ, abi::ASYNC_CANCEL]);
+    rig.script.complete(key, -libc::ECANCELED);
+    rig.turn();
+    assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
+}
+
+/// The same for the next try of the send itself.
+#[test]
+fn dropping_a_zero_copy_send_that_is_tried_again_cancels_it() {
+    let rig = Rig::new();
+    let (submission, key) = rig.in_kernel(What::SendZc);
+    rig.script.complete_with(key, -libc::EAGAIN, abi::MORE);
+    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.turn();
+    rig.turn();
+    rig.script.complete(key, 4);
+    rig.turn();
+    rig.turn();
+    assert_eq!(rig.opcodes(), [abi::SEND_ZC]);
+    drop(submission);
+    rig.turn();
+    assert_eq!(rig.opcodes(), [abi::SEND_ZC, abi::ASYNC_CANCEL]);
+}
