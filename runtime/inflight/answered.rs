@@ -30,9 +30,9 @@ impl Slot {
         waking.map_or(Settled::Nothing, Settled::Wake)
     }
 
-    /// An orphan has one more completion to come. If it is answered now, it stays an orphan.
+    /// An orphan has one more completion to come. If it is answered now, which it is once, it stays an orphan.
     pub(super) fn answer_orphan(&self, cqe: Cqe) {
-        if self.body.is_held() && !self.is_multishot.get() {
+        if self.body.is_held() && !self.is_multishot.get() && !self.is_answered() {
             self.body.await_notification();
             self.forget_failure(cqe);
         }

@@ -275,3 +275,24 @@ fn dropping_a_zero_copy_send_that_is_tried_again_cancels_it() {
     rig.turn();
     assert_eq!(rig.opcodes(), [abi::SEND_ZC, abi::ASYNC_CANCEL]);
 }
+
+/// An orphan is answered once, whatever comes after that.
+#[test]
+fn a_second_result_of_an_orphan_is_not_counted_as_another_notification_to_come() {
+    let rig = Rig::with(&Config::default().pages(1));
+    let mut lease = rig.driver.registry().try_lease(4096).unwrap();
+    lease.set_len(4096);
+    let mut submission = Submission::new(SendFixedZc { fd: null(), lease });
+    assert!(rig.poll(&mut submission).is_pending());
+    rig.turn();
+    let key = rig.last().user_data;
+    drop(submission);
+    for _ in 0..2 {
+        rig.script.complete_with(key, 4096, abi::MORE);
+        rig.turn();
+        assert_eq!(rig.driver.registry().snapshot().pages_notifying, 1);
+    }
+    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.turn();
+    assert_eq!((rig.counts(), rig.driver.registry().snapshot().pages_free), ((0, 0), 1));
+}
