@@ -57,5 +57,7 @@ pub(crate) const BUFFER_MORE: u32 = 1 << 4;
 pub(crate) const BUFFER_SHIFT: u32 = 16;
 /// `IOSQE_IO_LINK`: the next entry starts when this one is done.
 pub(crate) const LINK: u8 = 1 << 2;
+/// `IORING_CQE_F_NOTIF`: the kernel has let go of what a zero-copy send lent.
+pub(crate) const NOTIFICATION: u32 = 1 << 3;
 /// `IORING_CQE_F_MORE`: more completions for this entry will come.
 pub(crate) const MORE: u32 = 1 << 1;

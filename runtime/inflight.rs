@@ -12,6 +12,8 @@
 //! | waiting  | kernel; a multishot one has a queue of items beside it            | last completion -> done; EAGAIN -> queued (for |
 //! |          |                                                                   | a poll, then itself); first of two completions |
 //! |          |                                                                   | -> answered; drop -> orphaned                  |
+//! | notified | kernel: a zero-copy send whose notification came before its  | result -> as from waiting; drop -> orphaned    |
+//! |          | result                                                           |                                                |
 //! | answered | kernel still: the result can be had, the notification is to come  | notification -> done, or as an EAGAIN does     |
 //! |          |                                                                   | from waiting; drop -> orphaned, with no cancel |
 //! | done     | slot; not polled yet                                              | poll -> vacant; drop -> vacant                 |
@@ -124,6 +126,8 @@ enum State {
     Waiting,
     /// The poll that precedes another try is with the kernel.
     WaitingPoll,
+    /// As waiting, but for its notification, which has come.
+    Notified,
     Answered,
     Done,
     Orphaned,
@@ -147,6 +151,8 @@ pub(crate) struct Slot {
     /// What was answered, from the first answer on until it is taken.
     result: Cell<i32>,
     flags: Cell<u32>,
+    /// What a notification said that came before the result.
+    notice: Cell<Option<i32>>,
     descriptor: Cell<Option<OwnedFd>>,
     /// If the flags tell of one.
     buffer: Cell<Option<FixedBuf>>,
@@ -372,6 +378,7 @@ impl Slots {
             is_multishot: Cell::new(false),
             result: Cell::new(0),
             flags: Cell::new(0),
+            notice: Cell::new(None),
             descriptor: Cell::new(None),
             buffer: Cell::new(None),
             items: RefCell::default(),
@@ -443,7 +450,7 @@ impl Slots {
     #[inline(always)]
     pub(crate) fn complete(&mut self, cqe: Cqe) -> Option<Rc<Waking>> {
         let slot = self.get(Key(cqe.user_data))?;
-        let flags = cqe.flags & (abi::MORE | abi::BUFFER);
+        let flags = cqe.flags & (abi::MORE | abi::BUFFER | abi::NOTIFICATION);
         if slot.state.get() != State::Waiting || slot.is_multishot.get() || flags != 0 || cqe.result < 0 {
             return None;
         }
@@ -483,19 +490,22 @@ impl Slots {
                 Settled::Requeue(key)
             }
             State::Waiting if slot.is_multishot.get() => self.settle_item(&slot, cqe, more),
-            State::Waiting => {
-                if more {
-                    return slot.answer_early(cqe);
-                }
+            State::Waiting if slot.is_notified_first(cqe) => slot.notify_early(cqe),
+            State::Waiting if more => slot.answer_early(cqe),
+            State::Waiting => self.conclude(&slot, cqe.result, cqe.flags),
+            State::Notified if cqe.flags & abi::NOTIFICATION != 0 => Settled::Stale,
+            State::Notified => {
+                slot.learn_late(cqe, metrics);
                 self.conclude(&slot, cqe.result, cqe.flags)
             }
             State::Answered => {
                 if more {
                     return Settled::Stale;
                 }
-                slot.learn(cqe, metrics);
+                slot.learn(cqe.result, metrics);
                 self.conclude(&slot, slot.result.get(), slot.flags.get())
             }
+            State::Orphaned if slot.is_notified_first(cqe) => slot.notify_early(cqe),
             State::Orphaned => {
                 // The notification of a zero-copy send carries a usage report, and the answer to the poll before a
                 // retry a set of events: only the operation's own answer can be a descriptor.
@@ -504,11 +514,14 @@ impl Slots {
                     Creates::Buffer(lending) => self.arrival_of_orphan(&slot, cqe, lending),
                     creates => Completion::answered(slot.ticket(), cqe.result, cqe.flags, creates),
                 };
-                if more {
+                if more && !slot.is_notified() {
                     slot.answer_orphan(cqe);
                     return Settled::Dispose(None, completion);
                 }
-                slot.learn(cqe, metrics);
+                if slot.is_answered() {
+                    slot.learn(cqe.result, metrics);
+                }
+                slot.learn_late(cqe, metrics);
                 self.held -= 1;
                 if slot.body.is_held() {
                     slot.body.release(slot.never_ran(cqe.result));
@@ -519,7 +532,7 @@ impl Slots {
         }
     }
 
-    /// Waiting or answered -> queued or done: the kernel has let go, and this is what it said.
+    /// Waiting, notified or answered -> queued or done: the kernel has let go, and this is what it said.
     fn conclude(&mut self, slot: &Slot, result: i32, flags: u32) -> Settled {
         self.held -= 1;
         let (retry, creates) = slot.body.release(slot.never_ran(result));
@@ -642,7 +655,7 @@ impl Slots {
                 slot.cancel.set(Cancel::Sent);
                 (false, None)
             }
-            State::Waiting | State::WaitingPoll | State::Answered | State::Orphaned => {
+            State::Waiting | State::WaitingPoll | State::Notified | State::Answered | State::Orphaned => {
                 let first = slot.cancel.get() == Cancel::No;
                 if first {
                     slot.cancel.set(Cancel::Queued);
@@ -787,7 +800,10 @@ impl Slot {
     }
 
     fn is_with_kernel(&self) -> bool {
-        matches!(self.state.get(), State::Waiting | State::WaitingPoll | State::Answered | State::Orphaned)
+        matches!(
+            self.state.get(),
+            State::Waiting | State::WaitingPoll | State::Notified | State::Answered | State::Orphaned
+        )
     }
 
     /// The answer to the cancel of this operation, which is still in its slot. What became of the operation its own

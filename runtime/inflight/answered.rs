@@ -2,7 +2,8 @@
 //!
 //! The first completion has the result and says that another will come, whether it succeeded or not; the second, the
 //! notification, says that the kernel has let go, and in its result whether it copied: a bit, never an errno. The kernel
-//! posts them in this order (`io_send_zc`, `io_uring/net.c`). Nothing can hurry a notification: it comes when the last
+//! posts them in this order (`io_send_zc`, `io_uring/net.c`), which is how it is made and no promise: a notification that
+//! comes first is kept for the result, and that one is the last. Nothing can hurry a notification: it comes when the last
 //! packet that shares the memory is gone, so no cancel is sent for one.
 
 use super::{Settled, Slot, State, is_interrupted};
@@ -30,6 +31,37 @@ impl Slot {
         waking.map_or(Settled::Nothing, Settled::Wake)
     }
 
+    /// Whether this is the notification of a zero-copy send that has no result yet.
+    pub(super) fn is_notified_first(&self, cqe: Cqe) -> bool {
+        cqe.flags & (abi::NOTIFICATION | abi::MORE) == abi::NOTIFICATION
+            && self.body.is_held()
+            && !self.is_answered()
+            && !self.is_notified()
+            && matches!(self.body.entry().opcode, abi::SEND_ZC | abi::SENDMSG_ZC)
+    }
+
+    /// Waiting -> notified; an orphan stays one. The kernel has let go of the memory, and works on the operation still.
+    pub(super) fn notify_early(&self, cqe: Cqe) -> Settled {
+        self.notice.set(Some(cqe.result));
+        if self.state.get() == State::Waiting {
+            self.state.set(State::Notified);
+        }
+        Settled::Nothing
+    }
+
+    /// Whether only its result is to come, be it for an orphan.
+    pub(super) fn is_notified(&self) -> bool {
+        self.notice.get().is_some()
+    }
+
+    /// The result of an operation that may have been notified before it.
+    pub(super) fn learn_late(&self, cqe: Cqe, metrics: &Metrics) {
+        if let Some(report) = self.notice.take() {
+            self.forget_failure(cqe);
+            self.learn(report, metrics);
+        }
+    }
+
     /// An orphan has one more completion to come. If it is answered now, which it is once, it stays an orphan.
     pub(super) fn answer_orphan(&self, cqe: Cqe) {
         if self.body.is_held() && !self.is_multishot.get() && !self.is_answered() {
@@ -43,12 +75,12 @@ impl Slot {
         matches!(self.state.get(), State::Answered | State::Orphaned) && self.body.is_notifying()
     }
 
-    /// The notification of an answered operation: whoever waits to learn from it, learns.
-    pub(super) fn learn(&self, cqe: Cqe, metrics: &Metrics) {
+    /// What the notification of an operation that has sent something says: whoever waits to learn from it, learns.
+    pub(super) fn learn(&self, report: i32, metrics: &Metrics) {
         let Some(zero_copy) = self.body.take_zero_copy() else {
             return;
         };
-        let was_copied = cqe.result & abi::ZC_COPIED != 0;
+        let was_copied = report & abi::ZC_COPIED != 0;
         zero_copy.learn(was_copied);
         let sends = if was_copied { &metrics.sends_copied } else { &metrics.sends_zero_copy };
         sends.add(1);

@@ -71,6 +71,8 @@ struct Shared {
     attempts: VecDeque<i32>,
     /// The rings of buffers that the played kernel was lent, by their numbers.
     groups: BTreeMap<u16, PlayedGroup>,
+    /// Zero-copy sends that have had one of their two completions: whether that was the notification.
+    halves: BTreeMap<u64, bool>,
     play: Option<Play>,
     /// The tags of the entries of the table that are set.
     tags: BTreeMap<usize, u64>,
@@ -108,6 +110,9 @@ impl Script {
     }
 
     /// Complete an entry with completion flags; with `IORING_CQE_F_MORE` the played kernel keeps the entry.
+    ///
+    /// A zero-copy send has two completions, in whichever order: a notification (`IORING_CQE_F_NOTIF`) that comes before
+    /// the result, leaves the entry with the played kernel, and the result is the last one then.
     ///
     /// A `user_data` of nothing that the played kernel has makes a stray completion, which the driver has to recognise.
     ///
@@ -225,6 +230,7 @@ impl ScriptedRing {
             take: None,
             attempts: VecDeque::new(),
             groups: BTreeMap::new(),
+            halves: BTreeMap::new(),
             play: None,
             tags: BTreeMap::new(),
             held_tags: None,
@@ -373,7 +379,7 @@ impl Shared {
     /// Answer the entry at this place, and let go of it unless it goes on.
     fn answer(&mut self, at: Option<usize>, cqe: Cqe) {
         if let Some(at) = at
-            && cqe.flags & abi::MORE == 0
+            && !self.goes_on(at, cqe)
         {
             self.pending.remove(at);
         }
@@ -383,6 +389,26 @@ impl Shared {
         } else {
             self.overflow.push_back(answer);
         }
+    }
+
+    /// Whether another completion of this entry is to come.
+    fn goes_on(&mut self, at: usize, cqe: Cqe) -> bool {
+        let more = cqe.flags & abi::MORE != 0;
+        if !matches!(self.pending[at].entry.opcode, abi::SEND_ZC | abi::SENDMSG_ZC) {
+            return more;
+        }
+        let is_notification = cqe.flags & abi::NOTIFICATION != 0;
+        let goes_on = match self.halves.get(&cqe.user_data) {
+            None => more || is_notification,
+            // Of two of a kind, which a kernel does not post, the first counts.
+            Some(was_notification) => *was_notification == is_notification,
+        };
+        if goes_on {
+            self.halves.entry(cqe.user_data).or_insert(is_notification);
+        } else {
+            self.halves.remove(&cqe.user_data);
+        }
+        goes_on
     }
 
     /// Whether an operation waits for a completion of this key. Nobody waits for those of cancels.

@@ -25,13 +25,16 @@ enum Moment {
 const MOMENTS: [Moment; 6] =
     [Moment::Fresh, Moment::Queued, Moment::Waiting, Moment::Answered, Moment::Releasing, Moment::Done];
 
-/// Let the kernel end whatever it still has: cancels, then the send and its notification.
+/// Let the kernel end whatever it still has: cancels, then the sends, of which a second result is not believed, then
+/// their notifications.
 fn end(rig: &Rig) {
-    for _ in 0..3 {
+    for round in 0..3 {
         for left in rig.script.pending() {
-            let is_send = left.entry.opcode == super::SEND_ZC;
-            let (result, flags) = if is_send { (COPIED, NOTIFICATION) } else { (0, 0) };
-            rig.answer(left.entry, result, flags);
+            match left.entry.opcode == super::SEND_ZC {
+                true if round == 0 => rig.answer(left.entry, CANCELLED, MORE),
+                true => rig.answer(left.entry, COPIED, NOTIFICATION),
+                false => rig.answer(left.entry, 0, 0),
+            }
         }
         rig.turn();
     }

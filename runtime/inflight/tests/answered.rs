@@ -10,7 +10,7 @@ fn a_zero_copy_send_is_done_only_after_its_notification() {
     rig.turn();
     assert!(rig.poll(&mut submission).is_pending(), "the kernel may still read the memory");
     assert_eq!((rig.counts(), rig.wakes()), ((1, 1), 1), "whoever wants the result alone is woken for it");
-    rig.script.complete_with(key, i32::MIN, NOTIFICATION);
+    rig.script.complete_with(key, i32::MIN, abi::NOTIFICATION);
     rig.turn();
     let (result, _, memory) = ready(rig.poll(&mut submission));
     assert_eq!((result.unwrap(), memory.len()), (8, 8), "the count is the first completion's");
@@ -22,7 +22,7 @@ fn a_zero_copy_send_that_failed_is_done_after_its_notification_too() {
     let rig = Rig::new();
     let (mut submission, key) = rig.in_kernel(What::SendZc);
     rig.script.complete_with(key, -libc::EPIPE, abi::MORE);
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!(errno(ready(rig.poll(&mut submission)).0), libc::EPIPE);
 }
@@ -41,7 +41,7 @@ fn a_zero_copy_send_that_would_have_waited_is_retried_after_its_notification() {
     let rig = Rig::new();
     let (mut submission, key) = rig.in_kernel(What::SendZc);
     rig.script.complete_with(key, -libc::EAGAIN, abi::MORE);
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     rig.turn();
     assert_eq!(rig.opcodes(), [abi::POLL_ADD]);
@@ -50,7 +50,7 @@ fn a_zero_copy_send_that_would_have_waited_is_retried_after_its_notification() {
     rig.turn();
     assert_eq!(rig.opcodes(), [abi::SEND_ZC]);
     rig.script.complete_with(key, 8, abi::MORE);
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!(ready(rig.poll(&mut submission)).0.unwrap(), 8);
 }
@@ -65,7 +65,7 @@ fn dropping_an_answered_operation_keeps_it_until_the_notification() {
     assert_eq!((rig.counts(), rig.alive()), ((1, 1), 1));
     rig.turn();
     assert_eq!(rig.opcodes(), [abi::SEND_ZC], "there is nothing left to be cancelled");
-    rig.script.complete_with(key, i32::MIN, NOTIFICATION);
+    rig.script.complete_with(key, i32::MIN, abi::NOTIFICATION);
     rig.turn();
     assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
 }
@@ -78,7 +78,7 @@ fn an_orphan_that_is_answered_still_waits_for_its_notification() {
     rig.script.complete_with(key, 8, abi::MORE);
     rig.turn();
     assert_eq!((rig.counts(), rig.alive()), ((1, 1), 1));
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
 }
@@ -92,7 +92,7 @@ fn cancelling_an_answered_operation_gives_its_result() {
     let mut submission = submission.cancel();
     rig.turn();
     assert!(rig.poll(&mut submission).is_pending());
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!(ready(rig.poll(&mut submission)).0.unwrap(), 5);
 }
@@ -108,7 +108,7 @@ fn the_result_of_a_zero_copy_send_is_there_before_its_memory() {
         let Answer::Early(result) = ready(rig.answer(&mut submission)) else { panic!("the kernel has the memory") };
         assert_eq!(result.unwrap(), 8);
     }
-    rig.script.complete_with(key, i32::MIN, NOTIFICATION);
+    rig.script.complete_with(key, i32::MIN, abi::NOTIFICATION);
     rig.turn();
     let Answer::Output((result, _, memory)) = ready(rig.answer(&mut submission)) else { panic!("it is over") };
     assert_eq!((result.unwrap(), memory.len(), rig.alive()), (8, 8, 0));
@@ -119,7 +119,7 @@ fn n07_a_notification_that_says_copied_is_no_errno() {
     let rig = Rig::new();
     let (mut submission, key) = rig.in_kernel(What::SendZc);
     rig.script.complete_with(key, 8, abi::MORE);
-    rig.script.complete_with(key, i32::MIN, NOTIFICATION);
+    rig.script.complete_with(key, i32::MIN, abi::NOTIFICATION);
     rig.turn();
     let Answer::Output((result, ..)) = ready(rig.answer(&mut submission)) else { panic!("it is over") };
     assert_eq!(result.unwrap(), 8);
@@ -137,7 +137,7 @@ fn a_zero_copy_send_that_will_be_tried_again_has_no_result_yet() {
         assert_eq!(rig.wakes(), 0);
         let mut submission = submission.cancel();
         assert!(rig.answer(&mut submission).is_pending(), "what is not to be tried again ends with the notification");
-        rig.script.complete_with(key, 0, NOTIFICATION);
+        rig.script.complete_with(key, 0, abi::NOTIFICATION);
         rig.turn();
         let Answer::Output((result, ..)) = ready(rig.answer(&mut submission)) else { panic!("it is over") };
         assert_eq!(errno(result), libc::ECANCELED);
@@ -161,7 +161,7 @@ fn a_cancel_that_came_too_late_for_an_answered_operation_is_not_sent_again() {
             rig.turn();
         }
         assert_eq!(rig.opcodes(), [abi::SEND_ZC], "the kernel was asked once");
-        rig.script.complete_with(key, 0, NOTIFICATION);
+        rig.script.complete_with(key, 0, abi::NOTIFICATION);
         rig.turn();
         drop(submission);
         assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
@@ -180,7 +180,7 @@ fn a_cancel_that_misses_an_orphan_which_is_answered_meanwhile_is_not_sent_again(
         rig.turn();
     }
     assert_eq!(rig.opcodes(), [abi::SEND_ZC], "the kernel was asked once");
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
 }
@@ -204,7 +204,7 @@ fn a_page_is_not_leased_again_before_the_notification() {
         let now = rig.driver.registry().snapshot();
         assert_eq!((now.pages_free, now.pages_notifying), (0, 1), "the kernel still reads it");
         assert!(rig.driver.registry().try_lease(1).is_none());
-        rig.script.complete_with(entry.user_data, 0, NOTIFICATION);
+        rig.script.complete_with(entry.user_data, 0, abi::NOTIFICATION);
         rig.turn();
         if let Some(mut submission) = submission {
             let (result, lease) = ready(rig.poll(&mut submission));
@@ -230,7 +230,7 @@ fn shutdown_asks_for_no_end_of_what_is_answered() {
             enters += 1;
             assert!(script.pending().iter().all(|pending| pending.entry.opcode == abi::SEND_ZC), "nothing to cancel");
             if enters == 10 {
-                script.complete_with(key, 0, NOTIFICATION);
+                script.complete_with(key, 0, abi::NOTIFICATION);
             }
         });
         rig.driver.shutdown();
@@ -246,7 +246,7 @@ fn dropping_an_operation_cancels_it_in_a_slot_that_a_zero_copy_send_had() {
     let rig = Rig::new();
     let (mut submission, key) = rig.in_kernel(What::SendZc);
     rig.script.complete_with(key, 8, abi::MORE);
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!(ready(rig.poll(&mut submission)).0.unwrap(), 8);
     let (submission, key) = rig.in_kernel(What::Read);
@@ -264,7 +264,7 @@ fn dropping_a_zero_copy_send_that_is_tried_again_cancels_it() {
     let rig = Rig::new();
     let (submission, key) = rig.in_kernel(What::SendZc);
     rig.script.complete_with(key, -libc::EAGAIN, abi::MORE);
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     rig.turn();
     rig.script.complete(key, 4);
@@ -292,7 +292,128 @@ fn a_second_result_of_an_orphan_is_not_counted_as_another_notification_to_come()
         rig.turn();
         assert_eq!(rig.driver.registry().snapshot().pages_notifying, 1);
     }
-    rig.script.complete_with(key, 0, NOTIFICATION);
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
     rig.turn();
     assert_eq!((rig.counts(), rig.driver.registry().snapshot().pages_free), ((0, 0), 1));
+}
+
+/// The kernel promises no order: whichever of the two comes last is the end, and the count is the result's.
+#[test]
+fn a_notification_that_comes_before_the_result_is_kept_for_it() {
+    for (report, copied) in [(0, 0), (i32::MIN, 1)] {
+        for flags in [abi::MORE, 0] {
+            for in_one_turn in [false, true] {
+                let rig = Rig::with(&Config::default().pages(1).zero_copy_min(1));
+                let socket = crate::Fd::new(null());
+                let mut lease = rig.driver.registry().try_lease(4096).unwrap();
+                lease.set_len(4096);
+                let mut send = crate::ops::send_zc(&socket, lease);
+                assert!(rig.poll(&mut send).is_pending());
+                rig.turn();
+                let key = rig.last().user_data;
+                rig.script.complete_with(key, report, abi::NOTIFICATION);
+                if !in_one_turn {
+                    rig.turn();
+                    assert!(rig.poll(&mut send).is_pending(), "it has no result");
+                    assert_eq!((rig.counts(), rig.wakes()), ((1, 1), 0));
+                    assert_eq!(rig.driver.registry().snapshot().pages_in_flight, 1);
+                }
+                rig.script.complete_with(key, 4096, flags);
+                rig.turn();
+                let (result, mut released) = ready(rig.poll(&mut send));
+                assert_eq!((result.unwrap(), ready(rig.poll(&mut released)).len()), (4096, 4096));
+                let metrics = rig.driver.metrics();
+                assert_eq!((metrics.sends_copied.get(), metrics.sends_zero_copy.get()), (copied, 1 - copied));
+                assert_eq!((metrics.stale.get(), rig.counts()), (0, (0, 0)));
+                assert_eq!(rig.driver.registry().snapshot().pages_free, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_orphan_that_is_notified_first_is_kept_and_cancelled_until_its_result() {
+    for drops_first in [false, true] {
+        let rig = Rig::new();
+        let (submission, key) = rig.in_kernel(What::SendZc);
+        let mut submission = Some(submission);
+        if drops_first {
+            submission = None;
+        }
+        rig.script.complete_with(key, 0, abi::NOTIFICATION);
+        rig.turn();
+        drop(submission);
+        rig.turn();
+        assert_eq!(rig.opcodes(), [abi::SEND_ZC, abi::ASYNC_CANCEL]);
+        assert_eq!((rig.counts(), rig.alive()), ((1, 1), 1));
+        rig.script.complete_with(key, -libc::ECANCELED, abi::MORE);
+        rig.turn();
+        assert_eq!((rig.counts(), rig.alive(), rig.driver.metrics().stale.get()), ((0, 0), 0, 0));
+    }
+}
+
+#[test]
+fn a_send_that_is_notified_first_is_tried_again_as_any_other() {
+    let rig = Rig::new();
+    let (mut submission, key) = rig.in_kernel(What::SendZc);
+    rig.script.complete_with(key, i32::MIN, abi::NOTIFICATION);
+    rig.script.complete_with(key, -libc::EAGAIN, abi::MORE);
+    rig.turn();
+    rig.turn();
+    assert_eq!(rig.opcodes(), [abi::POLL_ADD]);
+    rig.script.complete(key, 4);
+    rig.turn();
+    rig.turn();
+    assert_eq!(rig.opcodes(), [abi::SEND_ZC]);
+    rig.script.complete_with(key, 8, abi::MORE);
+    rig.turn();
+    assert!(rig.poll(&mut submission).is_pending(), "the notification of the first try is not the second one's");
+    rig.script.complete_with(key, 0, abi::NOTIFICATION);
+    rig.turn();
+    assert_eq!(ready(rig.poll(&mut submission)).0.unwrap(), 8);
+}
+
+#[test]
+fn shutdown_waits_for_the_result_of_what_is_notified_first() {
+    for dropped in [false, true] {
+        let rig = Rig::with(&Config::default().pages(8).shutdown_timeout(std::time::Duration::from_secs(1)));
+        let (submission, key) = rig.in_kernel(What::SendZc);
+        let mut submission = Some(submission);
+        rig.script.complete_with(key, 0, abi::NOTIFICATION);
+        rig.turn();
+        if dropped {
+            submission = None;
+        }
+        let mut enters = 0;
+        rig.script.play(move |script| {
+            enters += 1;
+            if enters == 10 {
+                script.complete_with(key, 8, abi::MORE);
+            }
+        });
+        rig.driver.shutdown();
+        if let Some(mut submission) = submission {
+            assert_eq!(ready(rig.poll(&mut submission)).0.unwrap(), 8);
+        }
+        assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
+    }
+}
+
+/// What failed at once has no notification, and what its errno looks like as one is nobody's business.
+#[test]
+fn an_orphan_that_fails_without_notification_teaches_nothing() {
+    let rig = Rig::with(&Config::default().pages(8).zero_copy_min(1));
+    let socket = crate::Fd::new(null());
+    let mut send = crate::ops::send_zc(&socket, "bytes");
+    assert!(rig.poll(&mut send).is_pending());
+    rig.turn();
+    let key = rig.last().user_data;
+    drop(send);
+    rig.script.complete(key, -libc::ECANCELED);
+    rig.turn();
+    assert_eq!((rig.driver.metrics().sends_copied.get(), rig.counts()), (0, (0, 0)));
+    let mut next = crate::ops::send_zc(&socket, "bytes");
+    assert!(rig.poll(&mut next).is_pending());
+    rig.turn();
+    assert_eq!(rig.last().opcode, abi::SEND_ZC, "the socket has not been told that it copies");
 }

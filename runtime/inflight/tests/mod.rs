@@ -26,9 +26,6 @@ use crate::runtime::{
     MultishotSqe, Operation, Script, Sqe, Submission, Wait,
 };
 
-/// `IORING_CQE_F_NOTIF`.
-const NOTIFICATION: u32 = 1 << 3;
-
 /// What a played operation asks for.
 #[derive(Clone, Copy)]
 enum What {
