@@ -327,6 +327,8 @@ impl State {
             }
             into.extend(place.buffer.take().map(|buffer| filled(unlent(buffer), here)));
             self.vacant.push(index);
+            // A bundle may reach one that a failed receive has named: there is no doubt about that any more.
+            self.doubtful.retain(|doubtful| *doubtful != index);
             if bytes == 0 {
                 break;
             }

@@ -505,6 +505,26 @@ fn a_stream_that_the_kernel_ends_by_a_success_goes_on() {
     assert!(ready(rig.next(&mut stream)).is_none(), "a receive of nothing is an end");
 }
 
+/// A bundle that reaches a buffer which a failed receive has named before.
+#[test]
+fn a_buffer_in_doubt_that_a_bundle_reaches_is_taken_once() {
+    let rig = Rig::new(3, 8);
+    let (mut failed, key) = rig.receive();
+    let (mut bundle, bundle_key) = rig.stream(false, true);
+    rig.script.complete_with(key, -libc::ECONNRESET, naming(4));
+    rig.turn();
+    assert!(ready(rig.poll(&mut failed)).0.is_err());
+    rig.script.complete_with(bundle_key, 5000, naming(3) | abi::MORE);
+    rig.turn();
+    let items: Vec<_> = (0..2).map(|_| ready(rig.next(&mut bundle)).unwrap()).collect();
+    assert!(items.iter().all(|(result, buffer)| result.is_ok() && buffer.is_some()));
+    assert_eq!(rig.driver.buffer_group(1, false).unwrap().available(), 3, "none is in doubt");
+    rig.script.complete(bundle_key, -libc::ENOBUFS);
+    rig.turn();
+    rig.turn();
+    assert_eq!((rig.opcodes(), rig.pages_free()), (vec![abi::RECV], 3));
+}
+
 #[test]
 fn a_group_of_another_ring_is_refused() {
     let other = Rig::new(1, 1);
