@@ -137,7 +137,7 @@ impl Slots {
     fn starve(&self, slot: &Slot, lending: Lending) {
         slot.state.set(State::Starved);
         if let Some(group) = self.lender.by_id(lending.group) {
-            group.starve(slot.key());
+            group.starve(slot.key(), self);
             self.lender.starve();
         }
     }

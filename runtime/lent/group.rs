@@ -189,9 +189,19 @@ impl Group {
         believed
     }
 
+    /// Keys of those that wait, and of some that have given up.
+    #[cfg(test)]
+    pub(super) fn starved(&self) -> usize {
+        self.state.borrow().starved.len()
+    }
+
     /// A slot has found no buffer.
-    pub(crate) fn starve(&self, key: Key) {
+    pub(crate) fn starve(&self, key: Key, slots: &Slots) {
         let mut state = self.state.borrow_mut();
+        // Those that have given up are forgotten before they make it grow.
+        if state.starved.len() == state.starved.capacity() {
+            state.starved.retain(|key| slots.is_starved(*key));
+        }
         state.starved.push_back(key);
         state.set_doubt_aside();
     }

@@ -62,6 +62,11 @@ impl BufferGroup {
         self.group.available()
     }
 
+    #[cfg(test)]
+    fn starved(&self) -> usize {
+        self.group.starved()
+    }
+
     pub(crate) fn id(&self) -> u16 {
         self.group.id()
     }

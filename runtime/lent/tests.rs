@@ -525,6 +525,25 @@ fn a_buffer_in_doubt_that_a_bundle_reaches_is_taken_once() {
     assert_eq!((rig.opcodes(), rig.pages_free()), (vec![abi::RECV], 3));
 }
 
+/// I7: receives that give up while their group has no page leave nothing with it.
+#[test]
+fn receives_that_give_up_waiting_for_a_page_are_forgotten() {
+    let rig = Rig::new(1, 1);
+    let held = rig.driver.registry().try_lease(4096).unwrap();
+    let (_first, key) = rig.receive();
+    rig.script.complete(key, -libc::ENOBUFS);
+    rig.turn();
+    for _ in 0..1000 {
+        let (receive, key) = rig.receive();
+        rig.script.complete(key, -libc::ENOBUFS);
+        rig.turn();
+        drop(receive);
+    }
+    let group = rig.driver.buffer_group(1, false).unwrap();
+    assert!(group.starved() < 20, "{} are remembered, and one waits", group.starved());
+    drop(held);
+}
+
 #[test]
 fn a_group_of_another_ring_is_refused() {
     let other = Rig::new(1, 1);
