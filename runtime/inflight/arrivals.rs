@@ -26,6 +26,14 @@ impl Slots {
         lender.feed(self, queue, leave);
     }
 
+    /// Whether the kernel has a receive into this group.
+    pub(crate) fn has_lent(&self, group: u16) -> bool {
+        let lends = |slot: &Rc<Slot>| {
+            slot.body.is_held() && matches!(slot.body.creates(), Creates::Buffer(lending) if lending.group == group)
+        };
+        self.slots.iter().any(lends)
+    }
+
     /// Whether this operation waits for a buffer: it may have been cancelled, or have gone.
     pub(crate) fn is_starved(&self, key: Key) -> bool {
         self.get(key).is_some_and(|slot| slot.state.get() == State::Starved)

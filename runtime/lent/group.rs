@@ -68,6 +68,10 @@ struct State {
     set_aside: Vec<(u64, FixedBuf)>,
     /// Slots that found no buffer, first come first served.
     starved: VecDeque<Key>,
+    /// Which of them was queued again last, and how many buffers had gone in by then.
+    fed: Option<(Key, u64)>,
+    /// That one found none either: those that the kernel seems to have are with receives that are still filling them.
+    exhausted: bool,
     /// The place in the queue for pages of a group that has no buffer for those.
     lease: Option<Lease>,
     /// The kernel has the ring: neither it nor the buffers may be freed.
@@ -123,6 +127,8 @@ impl Group {
             doubtful: Vec::new(),
             set_aside: Vec::new(),
             starved: VecDeque::new(),
+            fed: None,
+            exhausted: false,
             lease: None,
             is_with_kernel: false,
             ring: Rc::new(ring),
@@ -203,6 +209,7 @@ impl Group {
             state.starved.retain(|key| slots.is_starved(*key));
         }
         state.starved.push_back(key);
+        state.exhausted |= state.fed == Some((key, state.position)) && slots.has_lent(self.id);
         state.set_doubt_aside();
     }
 
@@ -214,14 +221,16 @@ impl Group {
             state.lease.take().map(Left::Lease).into_iter().for_each(leave);
             return false;
         }
+        state.exhausted &= slots.has_lent(self.id);
         state.wait_for_pages(&self.registry, self.bytes, &self.returned);
         // As many as there are buffers: more would only find none once more.
-        let mut turns = state.available();
+        let mut turns = state.turns();
         while turns > 0
             && let Some(key) = state.starved.pop_front()
         {
             if slots.unstarve(key) {
                 queue(key);
+                state.fed = Some((key, state.position));
                 turns -= 1;
             }
         }
@@ -269,6 +278,16 @@ impl State {
         self.places.len() - self.vacant.len() - self.doubtful.len()
     }
 
+    /// How many of those that wait for a buffer may find one.
+    fn turns(&self) -> usize {
+        match self.available() {
+            _ if self.exhausted => 0,
+            // Only by asking the kernel is it learned whether it has one of those in doubt.
+            0 => usize::from(!self.doubtful.is_empty()),
+            available => available,
+        }
+    }
+
     fn refill(&mut self, registry: &Registry, bytes: usize) {
         // Who waits for pages gets them first, and then this group has a place in the queue itself.
         while self.lease.is_none()
@@ -294,6 +313,7 @@ impl State {
         buffer.lend();
         place.buffer = Some(buffer);
         self.position += 1;
+        self.exhausted = false;
         self.order[(place.position % self.order.len() as u64) as usize] = index;
         self.ring.offer(Offer { address, len, id: place.id });
     }
@@ -309,6 +329,7 @@ impl State {
         let Some(first) = self.find(arrival.id) else {
             return false;
         };
+        self.exhausted = false;
         let Ok(mut bytes) = usize::try_from(arrival.result) else {
             // A receive that failed names a buffer only if the kernel had chosen one. Whether that was put back into the
             // queue is not said.
@@ -423,7 +444,7 @@ impl State {
         }
         if self.lease.is_none() {
             self.refill(registry, bytes);
-            if self.available() > 0 || self.vacant.is_empty() {
+            if self.turns() > 0 || self.vacant.is_empty() {
                 return;
             }
         }
