@@ -89,7 +89,7 @@ impl Driver {
             drop(core);
             drop(ring);
             if leaked == 0 {
-                table::forget(&self.pages);
+                table::forget(&self.registry, &self.pages);
             }
             if let Err(error) = unregistered {
                 tracing::warn!(%error, "the registry's pages stay pinned until the ring is gone");

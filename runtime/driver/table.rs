@@ -71,10 +71,10 @@ impl Table {
                 }
             }
             Err(error) => {
-                registry.set_refused((0..first).map(|chunk| arena.region(chunk).1).sum(), &error);
                 registry.detach(slot);
                 table.is_sparse = false;
                 table.pages = registry.attach(false);
+                registry.set_refused((0..first).map(|chunk| arena.region(chunk).1).sum(), &error);
             }
         }
         table
@@ -115,7 +115,6 @@ impl Table {
             // What the kernel still has stays pinned, and the place taken.
             return Ok(());
         }
-        registry.detach(slot);
         ring.unregister()
     }
 
@@ -230,8 +229,10 @@ impl Driver {
 }
 
 /// The ring is gone, with all that it had registered.
-pub(super) fn forget(pages: &RingPages) {
+pub(super) fn forget(registry: &Registry, pages: &RingPages) {
     if let Some(slot) = pages.slot() {
         pages.arena().forget_ring(slot);
+        // Last, as another ring can have the place from here on, and what it registers there is not to be forgotten.
+        registry.detach(slot);
     }
 }

@@ -383,7 +383,7 @@ impl Registry {
         RingPages::new(Arc::clone(&self.arena), slot)
     }
 
-    /// The ring is about to close, with nothing in flight.
+    /// The ring is closed and has nothing registered: another one can have its place.
     pub(crate) fn detach(&self, slot: RingSlot) {
         self.registration().detach(slot);
     }

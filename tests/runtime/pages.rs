@@ -296,3 +296,27 @@ fn a_runtime_that_ends_keeps_no_memory_of_a_registry_that_goes_on() {
     let again = Runtime::builder().registry(registry.clone()).build().unwrap();
     again.block_on(through_a_pipe(&registry, 4096, 1));
 }
+
+/// Builds a runtime when it is dropped.
+struct Successor(Registry, std::rc::Rc<std::cell::RefCell<Option<Runtime>>>);
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        let (runtime, _script) = Runtime::builder().registry(self.0.clone()).build_scripted().unwrap();
+        self.1.replace(Some(runtime));
+    }
+}
+
+#[test]
+fn a_ring_that_comes_while_another_one_goes_keeps_what_it_has_registered() {
+    let registry = Registry::with_config(&growing()).unwrap();
+    let next = std::rc::Rc::default();
+    let (runtime, script) = Runtime::builder().registry(registry.clone()).build_scripted().unwrap();
+    let successor = Successor(registry.clone(), std::rc::Rc::clone(&next));
+    // Dropped with the ring, that is in the midst of the shutdown.
+    script.play(move |_| _ = &successor);
+    drop((script, runtime));
+    assert!(next.borrow().is_some() && registry.is_registered(), "its place is its own");
+    next.take();
+    assert!(!registry.is_registered());
+}
