@@ -179,13 +179,14 @@ impl Driver {
                 BuildError::refused(Demand { doing, bytes }, error)
             })?,
         };
+        let unpark = Arc::new(Unpark::new().map_err(|error| {
+            BuildError::refused(Demand { doing: "make the eventfd that other threads wake by".into(), bytes: 0 }, error)
+        })?);
+        // Nothing fails from here on: a place in the registry is given up by shutdown alone.
         let table = Table::attach(&registry, &mut ring, config.register_pages);
         let pages = table.pages().clone();
         let timers = Rc::new(Timers::new(ring.clock()));
         let has_unpark = matches!(ring, Ring::Kernel(_));
-        let unpark = Arc::new(Unpark::new().map_err(|error| {
-            BuildError::refused(Demand { doing: "make the eventfd that other threads wake by".into(), bytes: 0 }, error)
-        })?);
         let lender = Rc::new(Lender::new(id, registry.clone(), Arc::clone(&unpark), config.lent_sizes()));
         let driver = Rc::new(Self {
             core: RefCell::new(Core {

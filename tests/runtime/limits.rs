@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::thread;
 
-use ringmain::{BuildError, Config, Opcode, RingMode, Runtime, diagnose, is_supported, ops};
+use ringmain::{BuildError, Config, Opcode, Registry, RingMode, Runtime, diagnose, is_supported, ops};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -65,6 +65,17 @@ fn l01_asking_whether_rings_are_there_never_fails() {
     assert!(report.contains("seccomp"), "{report}");
     assert!(diagnose().is_usable(), "the filter ended with its thread");
     assert!(is_supported(Opcode::Splice));
+}
+
+#[test]
+fn a_runtime_that_could_not_be_built_has_no_place_in_its_registry() {
+    let registry = Registry::new(4).unwrap();
+    let builder = Runtime::builder().registry(registry.clone());
+    let error = filtered(libc::SYS_eventfd2, Errno::MFILE, move || builder.build().map(drop).unwrap_err());
+    assert!(error.is_out_of_descriptors() && error.to_string().contains("eventfd"), "{error}");
+    assert!(!registry.is_registered(), "the ring that had its pages is gone");
+    let runtime = Runtime::builder().registry(registry).build().unwrap();
+    runtime.block_on(ops::nop()).unwrap();
 }
 
 #[test]
