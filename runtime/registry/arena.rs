@@ -186,8 +186,11 @@ impl Arena {
     pub(super) fn snapshot(&self) -> Snapshot {
         let mut snapshot =
             Snapshot { registrations: self.registrations.load(Ordering::Relaxed), ..Snapshot::default() };
-        self.locked(|queue, _later| queue.count(&mut snapshot));
-        self.ground.ledger.count(&mut snapshot);
+        // Under the lock under which chunks come and go, so that each is counted as a whole or not at all.
+        self.locked(|queue, _later| {
+            queue.count(&mut snapshot);
+            self.ground.ledger.count(&mut snapshot);
+        });
         snapshot
     }
 

@@ -76,13 +76,13 @@ fn a_chunk_is_given_back_only_when_every_ring_has_let_go() {
     let slots = rings.clone().map(|ring| ring.slot().expect("it registers"));
     let mut lease = registry.try_lease(2 * 4096).expect("it grows");
     let addr = address(&mut lease);
-    assert_eq!(rings.clone().map(|ring| ring.entry_of(addr)), [None, None], "no ring has it registered yet");
+    assert_eq!(rings.clone().map(|ring| ring.entry_of(addr, 1)), [None, None], "no ring has it registered yet");
     for slot in slots {
         assert_eq!(registry.arena.table_changes(slot), [TableChange::Register(1)]);
         assert_eq!(registry.arena.table_changes(slot), [], "a ring is told once");
         registry.arena.set_registered(1, slot);
     }
-    assert_eq!(rings.clone().map(|ring| ring.entry_of(addr)), [Some(1), Some(1)]);
+    assert_eq!(rings.clone().map(|ring| ring.entry_of(addr, 1)), [Some(1), Some(1)]);
     lease.as_capacity_mut().fill(7);
     drop(lease);
     let before = registry.arena.generation();
@@ -110,7 +110,7 @@ fn a_chunk_that_is_being_given_back_is_used_before_anybody_waits_for_it() {
     assert_eq!(registry.arena.table_changes(slot), [TableChange::Clear(1)]);
     let mut lease = registry.try_lease(512 * 4096).expect("it is not given back yet");
     let addr = address(&mut lease);
-    assert_eq!((ring.entry_of(addr), registry.arena.table_changes(slot)), (None, vec![]), "still being cleared");
+    assert_eq!((ring.entry_of(addr, 1), registry.arena.table_changes(slot)), (None, vec![]), "still being cleared");
     registry.arena.unpin(1, slot);
     assert_eq!(total(&registry), 513);
     assert_eq!(registry.arena.table_changes(slot), [TableChange::Register(1)], "and is registered anew");
@@ -174,4 +174,23 @@ fn many_that_fit_only_a_grown_registry_let_it_grow() {
     let registry = growing(4, 4 + 512);
     let leases = block_on(registry.lease_many(&[4 * 4096, 512 * 4096])).expect("together they fit exactly");
     assert_eq!((leases.len(), registry.snapshot().pages_free), (2, 0));
+}
+
+#[test]
+fn a_chunk_is_counted_as_a_whole_or_not_at_all_while_it_comes_and_goes() {
+    let registry = growing(1, 513);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..300 {
+                drop(registry.try_lease(2 * 4096).expect("it grows"));
+                assert_eq!(registry.shrink(), 1);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        while !is_over.load(Ordering::Relaxed) {
+            let now = total(&registry);
+            assert!(now == 1 || now == 513, "{now} pages");
+        }
+    });
 }
