@@ -199,17 +199,23 @@ impl Driver {
     #[inline]
     pub(super) fn trim_pages(&self, wait: Wait) -> Wait {
         let arena = self.pages.arena();
-        let Some(due) = arena.next_trim() else {
+        let Some(mut due) = arena.next_trim() else {
             return wait;
         };
         let now = self.now();
         if due <= now {
             arena.trim(now);
-            return wait;
+            match arena.next_trim() {
+                Some(next) => due = next,
+                None => return wait,
+            }
         }
         match wait {
             Wait::No => Wait::No,
-            Wait::Until(limit) => Wait::Until(Some(limit.map_or(due - now, |limit| limit.min(due - now)))),
+            Wait::Until(limit) => {
+                let left = due.saturating_duration_since(now);
+                Wait::Until(Some(limit.map_or(left, |limit| limit.min(left))))
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures::future::join_all;
-use ringmain::{Config, Driver, Fd, FixedBuf, Registry, Runtime, Script, ops, sleep};
+use ringmain::{Config, Driver, Fd, FixedBuf, Registry, Runtime, Script, Wait, ops, sleep};
 
 use crate::rings;
 use crate::turns::{one_turn, poll_once};
@@ -319,4 +319,19 @@ fn a_ring_that_comes_while_another_one_goes_keeps_what_it_has_registered() {
     assert!(next.borrow().is_some() && registry.is_registered(), "its place is its own");
     next.take();
     assert!(!registry.is_registered());
+}
+
+#[test]
+fn each_chunk_that_is_long_unused_goes_at_its_own_time() {
+    let (runtime, _script) = scripted(growing().register_pages(false).pages_idle(Duration::from_secs(10)));
+    let registry = runtime.driver().registry();
+    let leases = [(); 2].map(|()| registry.try_lease(CHUNK).expect("it grows"));
+    drop(leases);
+    let turn = |wait| {
+        runtime.driver().turn(wait).unwrap();
+        registry.snapshot().pages_total
+    };
+    assert_eq!(turn(Wait::Until(None)), 1025, "it sleeps until the first is due");
+    turn(Wait::Until(None));
+    assert_eq!(turn(Wait::No), 1, "and then until the second is");
 }
