@@ -169,9 +169,9 @@ impl Frame {
     /// The one registered buffer that all memory this entry lends lies in, if this ring can name it.
     pub(crate) fn common_buffer(&self) -> Option<u16> {
         let regions = self.vectors.len().max(1);
-        let (&(first, _), rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
-        let index = self.pages.entry_of(first)?;
-        rest.iter().all(|&(address, _)| self.pages.entry_of(address) == Some(index)).then_some(index)
+        let (&(first, len), rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
+        let index = self.pages.entry_of(first, len)?;
+        rest.iter().all(|&(address, len)| self.pages.entry_of(address, len) == Some(index)).then_some(index)
     }
 }
 

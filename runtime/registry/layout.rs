@@ -98,11 +98,16 @@ impl Layout {
         page / self.chunk_pages
     }
 
-    /// The chunk that all of these bytes lie in, by their offsets.
+    /// The chunk that all of these bytes lie in, by their offsets. No bytes at all lie where they were cut off, which can
+    /// be the end of a chunk.
     pub(super) fn chunk_at(&self, bytes: &Range<usize>) -> Option<usize> {
         let chunk = self.chunk_of(bytes.start / PAGE_BYTES);
         let last = bytes.end.max(bytes.start + 1) - 1;
-        (chunk < self.chunks() && self.pages_of(chunk).contains(&(last / PAGE_BYTES))).then_some(chunk)
+        if chunk < self.chunks() && self.pages_of(chunk).contains(&(last / PAGE_BYTES)) {
+            return Some(chunk);
+        }
+        let before = bytes.start.checked_sub(1).filter(|_| bytes.is_empty())?;
+        self.chunk_at(&(before..bytes.start))
     }
 
     /// What every chunk begins at a multiple of, in bytes: its own length or a huge page, whichever is less.
@@ -151,5 +156,7 @@ mod tests {
             [at(14 * 4096, 15 * 4096), at(15 * 4096, 15 * 4096 + 1), at(usize::MAX - 1, usize::MAX)],
             [Some(3), None, None]
         );
+        assert_eq!([at(0, 0), at(10 * 4096, 10 * 4096), at(15 * 4096, 15 * 4096)], [Some(0), Some(2), Some(3)]);
+        assert_eq!([at(11 * 4096, 11 * 4096), at(16 * 4096, 16 * 4096)], [None; 2]);
     }
 }

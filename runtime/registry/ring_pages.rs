@@ -34,11 +34,11 @@ impl RingPages {
         self.arena.offset_of(addr, len).is_some()
     }
 
-    /// The index by which an operation of this ring names the memory at this address; `None` if the ring has it not
-    /// registered, so that the plain operation has to do.
+    /// The index by which an operation of this ring names these bytes; `None` if the ring has them not registered, so that
+    /// the plain operation has to do. No bytes have none: nothing keeps the chunk at their address.
     #[inline]
-    pub(crate) fn entry_of(&self, addr: usize) -> Option<u16> {
-        self.arena.entry_of(addr, self.slot?)
+    pub(crate) fn entry_of(&self, addr: usize, len: usize) -> Option<u16> {
+        if len == 0 { None } else { self.arena.entry_of(addr, self.slot?) }
     }
 
     /// The kernel gets these bytes, with one operation. Every call needs its own [`end_flight`](Self::end_flight) with

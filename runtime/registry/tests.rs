@@ -170,7 +170,7 @@ fn f11_registered_memory_stays_where_it_is_whatever_is_done_with_leases() {
     registry.shrink();
     let mut all = registry.try_lease(4 * 4096).expect("all is free");
     all.as_capacity_mut().fill(1);
-    assert_eq!((ring.entry_of(at), address(&mut all)), (Some(0), registry.arena.region(0).0.addr().get()));
+    assert_eq!((ring.entry_of(at, 1), address(&mut all)), (Some(0), registry.arena.region(0).0.addr().get()));
 }
 
 #[test]
@@ -276,12 +276,12 @@ fn chunks_cover_the_arena_and_no_lease_crosses_one() {
     assert_eq!(chunks(&registry), [(base, 4), (base + 4 * 4096, 4), (base + 8 * 4096, 2)]);
     let ring = registering(&registry);
     let last = base + 10 * 4096 - 1;
-    assert_eq!([base, base + 4 * 4096, last].map(|addr| ring.entry_of(addr)), [Some(0), Some(1), Some(2)]);
-    assert_eq!([base - 1, last + 1].map(|addr| ring.entry_of(addr)), [None, None]);
+    assert_eq!([base, base + 4 * 4096, last].map(|addr| ring.entry_of(addr, 1)), [Some(0), Some(1), Some(2)]);
+    assert_eq!([base - 1, last + 1].map(|addr| ring.entry_of(addr, 1)), [None, None]);
 
     let mut leases: Vec<_> = (0..2).map(|_| registry.try_lease(3 * 4096).expect("one fits each chunk")).collect();
     assert!(registry.try_lease(3 * 4096).is_none(), "four pages are free, in three chunks");
-    let of: Vec<_> = leases.iter_mut().map(|lease| ring.entry_of(address(lease))).collect();
+    let of: Vec<_> = leases.iter_mut().map(|lease| ring.entry_of(address(lease), 1)).collect();
     assert_eq!(of, [Some(0), Some(1)]);
 }
 

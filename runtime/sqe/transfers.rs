@@ -190,7 +190,7 @@ impl<'op> Sqe<'op> {
             return Err(foreign_memory());
         }
         // A chunk by which the registry has grown is unregistered until this ring's next turn.
-        let index = pages.entry_of(region.addr().get());
+        let index = pages.entry_of(region.addr().get(), len);
         let encoded = self.transfer(if index.is_some() { fixed } else { plain }, fd, region, len, offset, retry)?;
         encoded.frame.entry.buf_index = index.unwrap_or(0);
         Ok(encoded)

@@ -335,3 +335,22 @@ fn each_chunk_that_is_long_unused_goes_at_its_own_time() {
     turn(Wait::Until(None));
     assert_eq!(turn(Wait::No), 1, "and then until the second is");
 }
+
+#[test]
+fn a_lease_of_no_byte_is_of_its_registry_wherever_it_was_cut_off() {
+    rings::each(|runtime| {
+        let registry = runtime.driver().registry().clone();
+        let total = registry.snapshot().pages_total;
+        let mut lease = registry.try_lease(total * 4096).unwrap();
+        let (none_before, none_behind) = (lease.split_to(0), lease.split_off(total * 4096));
+        let (_reader, writer) = std::io::pipe().unwrap();
+        let writer = Fd::new(writer.into());
+        assert_eq!([none_before.is_registered(), none_behind.is_registered()], [lease.is_registered(); 2]);
+        runtime.block_on(async {
+            for none in [none_before, none_behind] {
+                let (count, none) = ops::write_fixed(&writer, none).await;
+                assert_eq!((count.unwrap(), none.capacity()), (0, 0));
+            }
+        });
+    });
+}
