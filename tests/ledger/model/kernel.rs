@@ -298,16 +298,16 @@ impl Play {
     }
 
     pub(super) fn turn(&mut self, at: usize) {
-        let is_grown = self.is_grown();
+        let (is_grown, was_draining) = (self.is_grown(), self.is_draining);
         let ring = &mut self.rings[at];
         ring.driver.turn(Wait::No).expect("nothing of this is fatal");
-        if self.is_draining {
-            (ring.is_pinning, ring.registered[1]) = (false, false);
-            self.is_draining = self.rings.iter().any(|ring| ring.is_pinning);
-            assert!(self.lends || self.is_grown() == self.is_draining, "memory goes when all rings have let go of it");
-        } else if is_grown {
-            ring.is_pinning = ring.registered[0];
-            ring.registered[1] = ring.is_pinning && !self.refuses;
+        ring.follow(is_grown, self.is_draining, self.refuses);
+        self.is_draining &= self.rings.iter().any(|ring| ring.is_pinning);
+        // Several leases that do not fit together may have the registry grow all the same, when pages come back.
+        let is_vague = self.lends || self.waiters.front().is_some_and(|first| first.lens.len() > 1);
+        if !is_vague {
+            let goes = was_draining && !self.is_draining;
+            assert_eq!(self.is_grown(), is_grown && !goes, "memory goes when all rings have let go of it");
         }
         for id in &self.rings[at].backlog {
             self.flights[*id].phase = Phase::Pushed;

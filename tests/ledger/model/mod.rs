@@ -138,6 +138,10 @@ impl Play {
             19..=21 => self.answer(pick % self.rings.len(), pick / self.rings.len(), detail),
             22 if pick.is_multiple_of(4) => self.shrink(),
             23 | 24 if self.lends => self.start(What::Receive, pick, detail),
+            26 if pick.is_multiple_of(2) => {
+                let ring = pick / 2 % self.rings.len();
+                self.rings[ring].hold(detail.is_multiple_of(2));
+            }
             _ => self.turn(pick % self.rings.len()),
         }
     }
@@ -158,6 +162,10 @@ impl Play {
     }
 
     fn check(&mut self) {
+        if self.is_draining {
+            // Several leases that did not fit together may have had it back for nothing.
+            self.registry.shrink();
+        }
         self.tenants.iter_mut().for_each(Tenant::check);
         let pages = self.pages();
         let counts = self.registry.snapshot();
@@ -186,6 +194,7 @@ impl Play {
 
     /// Bring everything home, in one of three ways, and see that nothing is left.
     fn end(mut self, how: u8) {
+        self.rings.iter_mut().for_each(|ring| ring.hold(false));
         match how % 3 {
             0 => self.drain(),
             1 => {

@@ -20,6 +20,10 @@ pub(super) struct Ring {
     pub(super) registered: [bool; 2],
     /// What the registry has grown by stays until this ring, which has or may have it in its table, has let go of it.
     pub(super) is_pinning: bool,
+    /// The kernel keeps cleared memory for now, and does not say that it has let go of any.
+    pub(super) holds: bool,
+    /// It has cleared its entry for what the registry has grown by, and the kernel has not said that it has let go.
+    pub(super) is_cleared: bool,
     pub(super) is_closed: bool,
 }
 
@@ -44,8 +48,28 @@ impl Ring {
             orders_seen: 0,
             registered: [registers, false],
             is_pinning: false,
+            holds: false,
+            is_cleared: false,
             is_closed: false,
         }
+    }
+
+    /// Follow what a turn does to the entry for what the registry has grown by.
+    pub(super) fn follow(&mut self, is_grown: bool, is_draining: bool, refuses: bool) {
+        if self.is_cleared || is_draining {
+            let had = self.is_cleared || self.registered[1];
+            self.registered[1] = false;
+            self.is_cleared = had && self.holds;
+            self.is_pinning = self.is_cleared;
+        } else if is_grown {
+            self.is_pinning = self.registered[0];
+            self.registered[1] = self.is_pinning && !refuses;
+        }
+    }
+
+    pub(super) fn hold(&mut self, holds: bool) {
+        self.holds = holds;
+        self.script.hold_memory(holds);
     }
 
     /// Shut down, with a kernel that ends what is cancelled.
@@ -59,6 +83,6 @@ impl Ring {
         self.driver.shutdown();
         self.script.play(|_| {});
         self.backlog.clear();
-        (self.registered, self.is_pinning, self.is_closed) = ([false; 2], false, true);
+        (self.registered, self.is_pinning, self.is_cleared, self.is_closed) = ([false; 2], false, false, true);
     }
 }
