@@ -33,6 +33,8 @@ pub(super) enum Phase {
     Queued,
     /// The kernel may touch its memory.
     Pushed,
+    /// The notification came first, and the result is to come.
+    Notified,
     /// A result is out, and the notification to come.
     Answered(i32),
     /// A receive that found no lent page, and is queued again when there is one.
@@ -129,7 +131,7 @@ impl Flight {
             (Phase::Answered(_), _) => Some(Claim::Notifying),
             (Phase::Pushed, What::Read | What::Readv) => Some(Claim::Read),
             (Phase::Pushed, What::Write | What::Writev) => Some(Claim::Write),
-            (Phase::Pushed, What::Send) => Some(Claim::Send),
+            (Phase::Pushed | Phase::Notified, What::Send) => Some(Claim::Send),
             _ => None,
         }
     }

@@ -25,7 +25,17 @@ const COPIED: i32 = i32::MIN;
 pub(super) struct Posted {
     pub(super) flight: usize,
     pub(super) result: i32,
-    pub(super) more: bool,
+    pub(super) what: Said,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The last of an operation.
+    Last,
+    /// The result of a send, whose notification is to come.
+    Result,
+    /// The notification of a send, whose result is to come.
+    Notification,
 }
 
 impl Play {
@@ -215,7 +225,7 @@ impl Play {
 
     pub(super) fn drop_future(&mut self, id: usize) {
         self.flights[id].future = None;
-        if !matches!(self.flights[id].phase, Phase::Pushed | Phase::Answered(_)) {
+        if !matches!(self.flights[id].phase, Phase::Pushed | Phase::Notified | Phase::Answered(_)) {
             self.unqueue(id);
             self.let_go(id);
         }
@@ -246,12 +256,18 @@ impl Play {
         let is_its =
             |flight: &Flight| flight.ring == ring && flight.user_data == Some(user_data) && flight.phase != Phase::Gone;
         let id = self.flights.iter().position(is_its).expect("the kernel has only entries of operations");
-        let has_answered = matches!(self.flights[id].phase, Phase::Answered(_))
-            || self.rings[ring].posted.iter().any(|posted| posted.flight == id);
-        if has_answered {
-            let result = if detail.is_multiple_of(4) { COPIED } else { 0 };
-            script.complete_with(user_data, result, CQE_NOTIFICATION);
-            self.rings[ring].posted.push(Posted { flight: id, result, more: false });
+        // What it has said and the driver has not heard counts as well.
+        let heard = match self.flights[id].phase {
+            Phase::Answered(_) => Some(Said::Result),
+            Phase::Notified => Some(Said::Notification),
+            _ => self.rings[ring].posted.iter().find(|posted| posted.flight == id).map(|posted| posted.what),
+        };
+        let report = if detail.is_multiple_of(4) { COPIED } else { 0 };
+        let shares = self.flights[id].what == What::Send && !self.flights[id].plain;
+        if heard == Some(Said::Result) || shares && heard.is_none() && detail / 8 % 8 == 3 {
+            script.complete_with(user_data, report, CQE_NOTIFICATION);
+            let what = if heard.is_some() { Said::Last } else { Said::Notification };
+            self.rings[ring].posted.push(Posted { flight: id, result: report, what });
             return;
         }
         let mark = self.fresh_mark();
@@ -273,7 +289,7 @@ impl Play {
             if result <= 0 {
                 script.complete(user_data, result);
             }
-            self.rings[ring].posted.push(Posted { flight: id, result, more: false });
+            self.rings[ring].posted.push(Posted { flight: id, result, what: Said::Last });
             return;
         }
         let fills = matches!(flight.what, What::Read | What::Readv);
@@ -287,14 +303,16 @@ impl Play {
             _ if flight.what == What::Send => bad(Errno::NOMEM),
             _ => 0,
         };
-        let more = flight.what == What::Send && !flight.plain && detail < 192;
+        // A send that fails at once has no notification.
+        let more = shares && (detail < 192 || heard.is_some());
         if fills && result >= 0 {
             flight.brought = Some((mark, result as usize));
             script.complete_with_bytes(user_data, &vec![mark; result as usize]);
         } else {
             script.complete_with(user_data, result, if more { CQE_MORE } else { 0 });
         }
-        self.rings[ring].posted.push(Posted { flight: id, result, more });
+        let what = if more && heard.is_none() { Said::Result } else { Said::Last };
+        self.rings[ring].posted.push(Posted { flight: id, result, what });
     }
 
     pub(super) fn turn(&mut self, at: usize) {
@@ -318,19 +336,20 @@ impl Play {
         self.see_entries(at);
     }
 
-    pub(super) fn settle(&mut self, Posted { flight: id, result, more }: Posted) {
+    pub(super) fn settle(&mut self, Posted { flight: id, result, what }: Posted) {
         let flight = &mut self.flights[id];
-        flight.phase = match flight.phase {
-            Phase::Pushed if more => Phase::Answered(result),
-            Phase::Pushed if flight.is_starved(result) && flight.cancelled => {
+        flight.phase = match (flight.phase, what) {
+            (Phase::Pushed, Said::Result) => Phase::Answered(result),
+            (Phase::Pushed, Said::Notification) => Phase::Notified,
+            (Phase::Pushed, Said::Last) if flight.is_starved(result) && flight.cancelled => {
                 Phase::Done(-Errno::CANCELED.raw_os_error())
             }
-            Phase::Pushed if flight.is_starved(result) => Phase::Starved,
-            Phase::Pushed => Phase::Done(result),
-            Phase::Answered(result) => Phase::Done(result),
-            phase => panic!("{:?} was answered while {phase:?}", flight.what),
+            (Phase::Pushed, Said::Last) if flight.is_starved(result) => Phase::Starved,
+            (Phase::Pushed | Phase::Notified, Said::Last) => Phase::Done(result),
+            (Phase::Answered(result), Said::Last) => Phase::Done(result),
+            (phase, what) => panic!("{:?} has {what:?} while {phase:?}", flight.what),
         };
-        if flight.future.is_none() && !more {
+        if flight.future.is_none() && what == Said::Last {
             // An orphan does not wait for a page.
             self.let_go(id);
         }

@@ -25,7 +25,7 @@ use ringmain::{Config, FixedBuf, Registry};
 use rustix::io::Errno;
 
 use flights::{Flight, Phase, What};
-use kernel::Posted;
+use kernel::{Posted, Said};
 use leases::Waiter;
 use rings::Ring;
 use tenants::{Claim, Form, PAGE, Pages, Tenant, span_of};
@@ -278,8 +278,8 @@ impl Play {
             for id in (0..self.flights.len()).filter(|id| self.flights[*id].ring == ring).collect::<Vec<_>>() {
                 match self.flights[id].phase {
                     Phase::Queued | Phase::Starved => self.flights[id].phase = Phase::Done(cancelled),
-                    Phase::Pushed | Phase::Answered(_) => {
-                        self.settle(Posted { flight: id, result: cancelled, more: false });
+                    Phase::Pushed | Phase::Notified | Phase::Answered(_) => {
+                        self.settle(Posted { flight: id, result: cancelled, what: Said::Last });
                     }
                     Phase::Fresh | Phase::Done(_) | Phase::Gone => {}
                 }
