@@ -456,7 +456,7 @@ impl State {
                 self.put(buffer);
                 self.refill(registry, bytes);
             }
-            // The configuration was checked against the registry, so that a lease of this size can be granted.
+            // Checked when the group was made.
             Poll::Ready(Err(error)) => panic!("a size of lent buffers that was checked cannot be leased: {error}"),
         }
     }

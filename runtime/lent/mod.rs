@@ -122,6 +122,8 @@ impl Lender {
         if let Some(group) = self.find(asked) {
             return Ok(BufferGroup { group });
         }
+        // A registry that was given may be smaller than the configuration asks for, and one that grows has chunks.
+        self.registry.check_lease(bytes)?;
         let id = u16::try_from(self.groups.borrow().len()).expect("a configuration has few sizes");
         let make = |incremental| Group::new(id, self.ring_id, bytes, count, incremental, &self.registry, &self.unpark);
         let group = match make(incremental)?.lend_to(ring) {

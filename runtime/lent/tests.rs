@@ -1,5 +1,7 @@
 //! Groups on a played kernel: whatever it names, nothing is believed that was not lent, and every page comes back.
 
+mod waiting;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -523,89 +525,6 @@ fn a_buffer_in_doubt_that_a_bundle_reaches_is_taken_once() {
     rig.turn();
     rig.turn();
     assert_eq!((rig.opcodes(), rig.pages_free()), (vec![abi::RECV], 3));
-}
-
-/// The kernel has given its only buffer to a receive that takes long. What found none waits for that, and is not tried
-/// over and over.
-#[test]
-fn what_finds_no_buffer_waits_for_the_one_that_another_receive_fills() {
-    let rig = Rig::new(1, 4);
-    let (mut slow, slow_key) = rig.receive();
-    let waiting: Vec<_> = (0..3).map(|_| rig.receive()).collect();
-    let submissions = rig.driver.metrics().submissions.get();
-    for _ in 0..40 {
-        for pending in rig.script.pending().iter().filter(|pending| pending.entry.user_data != slow_key) {
-            rig.script.complete(pending.entry.user_data, -libc::ENOBUFS);
-        }
-        rig.turn();
-    }
-    let tries = rig.driver.metrics().submissions.get() - submissions;
-    assert!(tries <= 6, "{tries} entries for three receives that find no buffer");
-    rig.script.complete_with_lent(slow_key, b"slow", 0);
-    rig.turn();
-    rig.turn();
-    assert_eq!(brought(ready(rig.poll(&mut slow))), b"slow");
-    for _ in &waiting {
-        rig.script.complete_with_lent(rig.last(), b"next", 0);
-        rig.turn();
-        rig.turn();
-    }
-    for (mut receive, _) in waiting {
-        assert_eq!(brought(ready(rig.poll(&mut receive))), b"next");
-    }
-    assert_eq!(rig.driver.operations_active(), 0);
-}
-
-/// And if that one fails: whether the buffer is with the kernel is in doubt then, and one of those that wait asks.
-#[test]
-fn what_waits_while_every_buffer_comes_into_doubt_goes_on() {
-    let rig = Rig::new(1, 4);
-    let (_failing, failing_key) = rig.receive();
-    let mut waiting: Vec<_> = (0..2).map(|_| rig.receive()).collect();
-    for (_, key) in &waiting {
-        rig.script.complete(*key, -libc::ENOBUFS);
-    }
-    rig.turn();
-    for _ in 0..10 {
-        for pending in rig.script.pending().iter().filter(|pending| pending.entry.user_data != failing_key) {
-            rig.script.complete(pending.entry.user_data, -libc::ENOBUFS);
-        }
-        rig.turn();
-    }
-    let (id, _) = rig.script.lent(failing_key)[0];
-    rig.script.complete_with(failing_key, -libc::EIO, naming(id));
-    for _ in 0..10 {
-        rig.turn();
-        for pending in rig.script.pending() {
-            match rig.script.lent(pending.entry.user_data).is_empty() {
-                true => rig.script.complete(pending.entry.user_data, -libc::ENOBUFS),
-                false => rig.script.complete_with_lent(pending.entry.user_data, b"next", 0),
-            }
-        }
-    }
-    rig.turn();
-    for (receive, _) in &mut waiting {
-        assert_eq!(brought(ready(rig.poll(receive))), b"next");
-    }
-}
-
-/// I7: receives that give up while their group has no page leave nothing with it.
-#[test]
-fn receives_that_give_up_waiting_for_a_page_are_forgotten() {
-    let rig = Rig::new(1, 1);
-    let held = rig.driver.registry().try_lease(4096).unwrap();
-    let (_first, key) = rig.receive();
-    rig.script.complete(key, -libc::ENOBUFS);
-    rig.turn();
-    for _ in 0..1000 {
-        let (receive, key) = rig.receive();
-        rig.script.complete(key, -libc::ENOBUFS);
-        rig.turn();
-        drop(receive);
-    }
-    let group = rig.driver.buffer_group(1, false).unwrap();
-    assert!(group.starved() < 20, "{} are remembered, and one waits", group.starved());
-    drop(held);
 }
 
 #[test]

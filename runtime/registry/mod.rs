@@ -175,6 +175,11 @@ impl Registry {
         self.arena.try_take(run, Location::caller()).map(FixedBuf::new)
     }
 
+    /// Whether a lease of so many bytes can ever be granted; the error says why not.
+    pub(crate) fn check_lease(&self, len: usize) -> io::Result<()> {
+        lease::run(&self.arena.ground.layout, len, 1).map(|_run| ())
+    }
+
     /// `try_lease_aligned(len, align)` - takes `len` bytes that begin at a multiple of `align` bytes, as
     /// [`try_lease`](Self::try_lease) otherwise. For alignment see [`lease_aligned`](Self::lease_aligned).
     #[must_use]
