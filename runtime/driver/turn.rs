@@ -302,7 +302,7 @@ impl Core {
     }
 
     pub(super) fn has_queued(&self) -> bool {
-        self.outgoing.has_any() || self.ring.staged() > 0
+        self.outgoing.has_any() || self.ring.staged() > 0 || self.slots.is_feeding_due()
     }
 
     /// The program's operations that are queued or held by the kernel.

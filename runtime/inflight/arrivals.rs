@@ -20,6 +20,11 @@ impl Slots {
         self.lender.is_starving()
     }
 
+    /// Whether a turn would queue some of them, or have their group wait for pages.
+    pub(crate) fn is_feeding_due(&self) -> bool {
+        self.lender.is_due(self)
+    }
+
     /// Have those queued whose turn has come; what has to be dropped when nothing is borrowed is left.
     pub(crate) fn feed(&mut self, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) {
         let lender = Rc::clone(&self.lender);

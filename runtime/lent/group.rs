@@ -237,6 +237,17 @@ impl Group {
         true
     }
 
+    /// Whether [`feed`](Self::feed) has something to do now.
+    pub(super) fn is_due(&self, slots: &Slots) -> bool {
+        let state = self.state.borrow();
+        let may_lease = match state.lease {
+            Some(_) => self.returned.flag.load(Ordering::Acquire),
+            None => !state.vacant.is_empty(),
+        };
+        let is_over = state.exhausted && !slots.has_lent(self.id);
+        !state.starved.is_empty() && (state.turns() > 0 || may_lease || is_over)
+    }
+
     /// As [`Lender::close`](super::Lender::close).
     pub(super) fn close(&self, ring: &mut Ring, leak: bool, leave: &mut dyn FnMut(Left)) {
         let mut state = self.state.borrow_mut();

@@ -164,6 +164,11 @@ impl Lender {
         self.starving.get()
     }
 
+    /// Whether [`feed`](Self::feed) has something to do now, and no completion need come first.
+    pub(crate) fn is_due(&self, slots: &Slots) -> bool {
+        self.is_starving() && self.groups.borrow().iter().any(|(_, group)| group.is_due(slots))
+    }
+
     /// Give those that wait what has come back: whose turn has come is queued. What has to be dropped is left for when
     /// nothing is borrowed.
     pub(crate) fn feed(&self, slots: &Slots, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) {

@@ -85,6 +85,31 @@ fn receives_that_give_up_waiting_for_a_page_are_forgotten() {
     drop(held);
 }
 
+/// A guest sleeps until it is told of something to do, and no completion tells of a buffer that was put in meanwhile.
+#[test]
+fn a_guest_is_told_that_what_waits_has_a_buffer() {
+    let rig = Rig::new(1, 4);
+    let (first, first_key) = rig.receive();
+    let (_second, second_key) = rig.receive();
+    rig.script.complete_with_lent(first_key, b"first", 0);
+    rig.script.complete(second_key, -libc::ENOBUFS);
+    rig.turn();
+    assert!(rig.driver.has_queued(), "another buffer was lent before the second one was told that there is none");
+    rig.turn();
+    assert_eq!(rig.last(), second_key);
+    assert!(!rig.driver.has_queued());
+    // What waits for a page has nothing to do.
+    let held: Vec<_> = std::iter::from_fn(|| rig.driver.registry().try_lease(4096)).collect();
+    rig.script.complete_with_lent(second_key, b"second", 0);
+    let (_third, third_key) = rig.receive();
+    rig.script.complete(third_key, -libc::ENOBUFS);
+    rig.turn();
+    rig.turn();
+    assert!(!rig.driver.has_queued());
+    drop((held, first));
+    assert!(rig.driver.has_queued(), "a page came back");
+}
+
 /// A registry that was given may be smaller than what the configuration lends.
 #[test]
 fn buffers_that_the_registry_could_never_have_are_refused_and_not_waited_for() {
