@@ -671,7 +671,7 @@ impl Slots {
         let on_it = |slot: &Slot| {
             // The entry of one that is being described cannot be looked at: foreign code is writing it, and may be
             // what dropped the handle.
-            if matches!(slot.state.get(), State::Vacant | State::Encoding | State::Done) {
+            if matches!(slot.state.get(), State::Vacant | State::Encoding) || slot.is_done() && !slot.is_paused() {
                 return false;
             }
             let entry = slot.body.entry();
@@ -698,6 +698,7 @@ impl Slots {
         let mut send = Vec::new();
         let mut wake = Vec::new();
         for slot in slots {
+            slot.interrupt();
             let (needed, waking) = self.cancel(slot);
             if needed {
                 send.push(slot.key());
@@ -797,6 +798,21 @@ impl Slot {
     /// Whether it is in use, be it for a result that nobody has taken yet.
     pub(crate) fn is_used(&self) -> bool {
         self.state.get() != State::Vacant
+    }
+
+    /// Whether it is a stream that has ended for its consumer alone, to be armed again.
+    fn is_paused(&self) -> bool {
+        self.is_done() && self.is_multishot.get() && self.items.borrow().paused
+    }
+
+    /// It is about to be cancelled, and not by its consumer: who reads a stream that is not with the kernel, which would
+    /// say so, must not take that for its end.
+    fn interrupt(&self) {
+        let waits = matches!(self.state.get(), State::Queued | State::QueuedPoll | State::Starved) || self.is_paused();
+        if waits && self.is_multishot.get() {
+            let completion = Completion::answered(self.ticket(), -libc::ECANCELED, 0, Creates::Nothing);
+            self.items.borrow_mut().ready.push_back(completion);
+        }
     }
 
     fn is_with_kernel(&self) -> bool {

@@ -110,6 +110,34 @@ fn a_guest_is_told_that_what_waits_has_a_buffer() {
     assert!(rig.driver.has_queued(), "a page came back");
 }
 
+/// What is paused is nowhere in the kernel, and yet it is pending on its descriptor.
+#[test]
+fn a_paused_stream_ends_with_the_last_handle_of_its_descriptor() {
+    let rig = Rig::new(20, 64);
+    let fd = crate::Fd::new(null());
+    let mut stream = crate::ops::read_multishot(&fd);
+    let mut next = || Pin::new(&mut stream).poll_next(&mut Context::from_waker(Waker::noop()));
+    assert!(next().is_pending());
+    rig.turn();
+    let key = rig.last();
+    for _ in 0..20 {
+        rig.script.complete_with_lent(key, b"late", abi::MORE);
+    }
+    rig.turn();
+    rig.turn();
+    rig.script.complete(rig.last(), 0);
+    rig.script.complete(key, -libc::ECANCELED);
+    rig.turn();
+    assert_eq!(rig.opcodes(), []);
+    drop(fd);
+    for _ in 0..20 {
+        assert_eq!(ready(next()).unwrap().unwrap().len(), 4);
+    }
+    let error = ready(next()).unwrap().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ECANCELED), "this is not the end of what there was to read");
+    assert!(ready(next()).is_none());
+}
+
 /// A registry that was given may be smaller than what the configuration lends.
 #[test]
 fn buffers_that_the_registry_could_never_have_are_refused_and_not_waited_for() {
@@ -119,4 +147,27 @@ fn buffers_that_the_registry_could_never_have_are_refused_and_not_waited_for() {
     let error = runtime.driver().buffer_group(1, false).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("8192"), "{error}");
+}
+
+/// Neither is the end of the runtime, or of the last handle, the end of the data.
+#[test]
+fn a_stream_that_waits_for_a_page_is_told_that_others_have_ended_it() {
+    for shuts_down in [false, true] {
+        let rig = Rig::new(1, 1);
+        let held = rig.driver.registry().try_lease(4096).unwrap();
+        let fd = crate::Fd::new(null());
+        let mut stream = crate::ops::read_multishot(&fd);
+        let mut next = || Pin::new(&mut stream).poll_next(&mut Context::from_waker(Waker::noop()));
+        assert!(next().is_pending());
+        rig.turn();
+        rig.script.complete(rig.last(), -libc::ENOBUFS);
+        rig.turn();
+        match shuts_down {
+            true => rig.driver.shutdown(),
+            false => drop(fd),
+        }
+        assert_eq!(ready(next()).unwrap().unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+        assert!(ready(next()).is_none());
+        drop(held);
+    }
 }
