@@ -113,44 +113,57 @@ impl Arena {
 
     pub(super) fn try_take(self: &Arc<Self>, run: Run, place: Place) -> Option<Segment> {
         let ready = if run.align == 1 { self.ground.magazines.take(run.pages) } else { None };
-        let grant = match ready {
-            Some(first_page) => {
-                let grant = Grant { first_page, bytes: run.bytes };
-                self.ground.ledger.hold(grant.pages());
-                grant
-            }
-            None => self.locked(|queue, later| queue.try_take(run, &self.ground, later))?,
-        };
-        Some(Segment::new(Arc::clone(self), grant, place))
+        if let Some(first_page) = ready {
+            let grant = Grant { first_page, bytes: run.bytes };
+            self.ground.ledger.hold(grant.pages());
+            return Some(Segment::new(Arc::clone(self), grant, place));
+        }
+        let (grant, later) = self.under_lock(|queue, later| queue.try_take(run, &self.ground, later));
+        let segment = grant.map(|grant| Segment::new(Arc::clone(self), grant, place));
+        later.carry_out();
+        segment
     }
 
-    /// Takes all of the runs at once if nobody waits and they are there; else takes a place at the end of the queue.
+    /// Takes all of the runs at once if nobody waits and they are there; else takes a place at the end of the queue, and
+    /// says which before any foreign code runs.
     pub(super) fn take_or_wait(
         self: &Arc<Self>,
         runs: &[Run],
         waker: &Waker,
         place: Place,
-    ) -> Result<Vec<Segment>, u64> {
+        seat: impl FnOnce(u64),
+    ) -> Option<Vec<Segment>> {
         // Cloned and, where it is not needed, dropped with nothing locked: both are foreign code.
         let mut waker = Some(waker.clone());
-        let outcome = self.locked(|queue, later| {
+        let (outcome, later) = self.under_lock(|queue, later| {
             let waiting = || waker.take().expect("the waker is taken once");
             queue.take_or_wait(runs, waiting, &self.ground, later)
         });
-        outcome.map(|grants| grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
+        let segments = outcome.map(|grants| self.segments(grants, place)).map_err(seat).ok();
+        later.carry_out();
+        drop(waker);
+        segments
     }
 
     pub(super) fn try_take_all(self: &Arc<Self>, runs: &[Run], place: Place) -> Option<Vec<Segment>> {
-        let grants = self.locked(|queue, later| queue.try_take_all(runs, &self.ground, later))?;
-        Some(grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
+        let (grants, later) = self.under_lock(|queue, later| queue.try_take_all(runs, &self.ground, later));
+        let segments = grants.map(|grants| self.segments(grants, place));
+        later.carry_out();
+        segments
     }
 
     /// What was granted to this place in the queue, if anything was; else remembers whom to wake.
     pub(super) fn collect(self: &Arc<Self>, ticket: u64, waker: &Waker, place: Place) -> Option<Vec<Segment>> {
         let waker = waker.clone();
         let (grants, unneeded) = self.locked(|queue, _later| queue.collect(ticket, waker));
+        let segments = grants.map(|grants| self.segments(grants, place));
         drop(unneeded);
-        Some(grants?.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect())
+        segments
+    }
+
+    /// Whoever holds grants has to make segments of them before foreign code runs: a panic in that would lose them.
+    fn segments(self: &Arc<Self>, grants: Vec<Grant>, place: Place) -> Vec<Segment> {
+        grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect()
     }
 
     /// Gives up a place in the queue, with what may have been granted to it.
@@ -209,12 +222,17 @@ impl Arena {
 
     /// Runs under the lock; then warns and wakes.
     fn locked<T>(&self, work: impl FnOnce(&mut Queue, &mut Later) -> T) -> T {
+        let (outcome, later) = self.under_lock(work);
+        later.carry_out();
+        outcome
+    }
+
+    fn under_lock<T>(&self, work: impl FnOnce(&mut Queue, &mut Later) -> T) -> (T, Later) {
         let mut later = Later::default();
         // What asserts in there does so before a page could be taken for free: a queue that a panic left behind is
         // still right.
         let outcome = work(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner), &mut later);
-        later.carry_out();
-        outcome
+        (outcome, later)
     }
 }
 

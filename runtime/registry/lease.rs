@@ -98,13 +98,8 @@ impl Claim {
         let answer = match self.state {
             State::Unpolled => {
                 let runs = self.runs()?;
-                match self.arena.take_or_wait(&runs, cx.waker(), self.place) {
-                    Ok(segments) => Some(segments),
-                    Err(place) => {
-                        self.state = State::Waiting(place);
-                        None
-                    }
-                }
+                let Self { arena, place, state, .. } = self;
+                arena.take_or_wait(&runs, cx.waker(), place, |seat| *state = State::Waiting(seat))
             }
             State::Waiting(place) => self.arena.collect(place, cx.waker(), self.place),
             State::Ready => panic!("a lease is polled after it was ready; await it once"),

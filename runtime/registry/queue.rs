@@ -41,6 +41,7 @@ struct Waiter {
 }
 
 /// What is left to do when nothing is locked any more: foreign code.
+#[must_use = "it wakes those that were granted pages"]
 #[derive(Debug, Default)]
 pub(super) struct Later {
     woken: Vec<Waker>,

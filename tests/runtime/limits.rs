@@ -1,7 +1,11 @@
 //! What a machine forbids, or has too little of: a sentence that says so, or a smaller ring. Never a bare errno, and
 //! never an abort.
 
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::process::Command;
+use std::task::{Context, Waker};
 use std::thread;
 
 use ringmain::{BuildError, Config, Opcode, Registry, RingMode, Runtime, diagnose, is_supported, ops};
@@ -76,6 +80,27 @@ fn a_runtime_that_could_not_be_built_has_no_place_in_its_registry() {
     assert!(!registry.is_registered(), "the ring that had its pages is gone");
     let runtime = Runtime::builder().registry(registry).build().unwrap();
     runtime.block_on(ops::nop()).unwrap();
+}
+
+/// What a log is written to that cannot be written to.
+fn broken_log() -> std::io::Sink {
+    panic!("the log is broken")
+}
+
+#[test]
+fn a_panic_in_the_log_leaves_no_place_in_the_queue_for_pages() {
+    let registry = Registry::with_config(&Config::default().pages(1).pages_max(1 + 512)).unwrap();
+    let full = registry.clone();
+    filtered(libc::SYS_mprotect, Errno::NOMEM, move || {
+        let subscriber = tracing_subscriber::fmt().with_writer(broken_log).finish();
+        let mut lease = full.lease_many(&[2 * 4096, 4096]);
+        tracing::subscriber::with_default(subscriber, || {
+            let poll = || Pin::new(&mut lease).poll(&mut Context::from_waker(Waker::noop())).is_pending();
+            catch_unwind(AssertUnwindSafe(poll)).expect_err("that it cannot grow is logged");
+        });
+        assert_eq!(full.snapshot().waiting, 1);
+    });
+    assert_eq!((registry.snapshot().waiting, registry.snapshot().pages_free), (0, 1));
 }
 
 #[test]

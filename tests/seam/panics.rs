@@ -307,3 +307,19 @@ fn a_panic_when_a_paused_stream_is_armed_again_leaves_no_slot_behind() {
         settle_scripted(&driver, &script);
     }
 }
+
+#[test]
+fn a_panic_in_the_drop_of_a_waker_loses_no_page_that_was_granted() {
+    let registry = ringmain::Registry::new(1).unwrap();
+    for waits in [true, false] {
+        let held = waits.then(|| registry.try_lease(1).unwrap());
+        let mut lease = registry.lease_many(&[1]);
+        assert!(!waits || poll(&mut lease).is_pending());
+        drop(held);
+        let waker = HookedWaker { drop: explode, ..HookedWaker::default() }.waker();
+        assert_eq!(panic_of(|| drop(poll_with(&mut lease, &waker))), "boom");
+        std::mem::forget(waker);
+        drop(lease);
+        assert_eq!((registry.snapshot().pages_free, registry.snapshot().waiting), (1, 0));
+    }
+}
