@@ -400,8 +400,9 @@ impl Shared {
         let is_notification = cqe.flags & abi::NOTIFICATION != 0;
         let goes_on = match self.halves.get(&cqe.user_data) {
             None => more || is_notification,
-            // Of two of a kind, which a kernel does not post, the first counts.
-            Some(was_notification) => *was_notification == is_notification,
+            // Of two notifications, which a kernel does not post, the first counts.
+            Some(true) => is_notification,
+            Some(false) => more,
         };
         if goes_on {
             self.halves.entry(cqe.user_data).or_insert(is_notification);
