@@ -169,7 +169,13 @@ impl Slots {
             bundle: lending.bundle,
         };
         let group = self.lender.by_id(lending.group);
-        if group.is_some_and(|group| group.take(arrival, &mut self.arrived)) { result } else { self.disbelieve() }
+        let Some(group) = group.filter(|group| group.take(arrival, &mut self.arrived)) else {
+            return self.disbelieve();
+        };
+        if group.has_spare() {
+            self.lender.starve();
+        }
+        result
     }
 
     fn disbelieve(&mut self) -> i32 {

@@ -61,11 +61,13 @@ struct State {
     vacant: Vec<u16>,
     /// Buffers that went in so far.
     position: u64,
-    /// Places whose buffers a failed receive named: the kernel has taken them or it has not, which the next one to come
-    /// from behind them proves.
+    /// Places whose buffers a failed receive named: the kernel has taken them or it has not, which the next one that it
+    /// chooses from behind them proves, or that it has none for who asks after they went in.
     doubtful: Vec<u16>,
     /// Such buffers that have given up their places, and the numbers as which they went in.
     set_aside: Vec<(u64, FixedBuf)>,
+    /// Those that were proved gone, until there is a place for them, or until they go back.
+    spare: Vec<FixedBuf>,
     /// Slots that found no buffer, first come first served.
     starved: VecDeque<Key>,
     /// Which of them was queued again last, and how many buffers had gone in by then.
@@ -126,6 +128,7 @@ impl Group {
             position: 0,
             doubtful: Vec::new(),
             set_aside: Vec::new(),
+            spare: Vec::new(),
             starved: VecDeque::new(),
             fed: None,
             exhausted: false,
@@ -195,6 +198,11 @@ impl Group {
         believed
     }
 
+    /// Whether [`feed`](Self::feed) has pages to give back that there is no place for.
+    pub(crate) fn has_spare(&self) -> bool {
+        !self.state.borrow().spare.is_empty()
+    }
+
     /// Keys of those that wait, and of some that have given up.
     #[cfg(test)]
     pub(super) fn starved(&self) -> usize {
@@ -209,13 +217,21 @@ impl Group {
             state.starved.retain(|key| slots.is_starved(*key));
         }
         state.starved.push_back(key);
-        state.exhausted |= state.fed == Some((key, state.position)) && slots.has_lent(self.id);
         state.set_doubt_aside();
+        if let Some((fed, position)) = state.fed
+            && fed == key
+        {
+            state.exhausted |= position == state.position && slots.has_lent(self.id);
+            // It asked when all of these had gone in, and all are gone.
+            state.prove_gone(position);
+        }
     }
 
     /// As [`Lender::feed`](super::Lender::feed). Whether any slot still waits.
     pub(super) fn feed(&self, slots: &Slots, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) -> bool {
         let mut state = self.state.borrow_mut();
+        state.put_spare();
+        state.spare.drain(..).map(Left::Buffer).for_each(&mut *leave);
         while state.starved.pop_front_if(|key| !slots.is_starved(*key)).is_some() {}
         if state.starved.is_empty() {
             state.lease.take().map(Left::Lease).into_iter().for_each(leave);
@@ -245,7 +261,7 @@ impl Group {
             None => !state.vacant.is_empty(),
         };
         let is_over = state.exhausted && !slots.has_lent(self.id);
-        !state.starved.is_empty() && (state.turns() > 0 || may_lease || is_over)
+        !state.spare.is_empty() || !state.starved.is_empty() && (state.turns() > 0 || may_lease || is_over)
     }
 
     /// As [`Lender::close`](super::Lender::close).
@@ -264,8 +280,9 @@ impl Group {
                 buffers.map(unlent).map(Left::Buffer).for_each(&mut *leave);
                 state.doubtful.clear();
                 state.vacant = (0..state.places.len() as u16).collect();
-                let aside = state.set_aside.drain(..).map(|(_, buffer)| buffer);
-                aside.map(unlent).map(Left::Buffer).for_each(leave);
+                let State { set_aside, spare, .. } = &mut *state;
+                let aside = set_aside.drain(..).map(|(_, buffer)| unlent(buffer));
+                aside.chain(spare.drain(..)).map(Left::Buffer).for_each(leave);
             }
             Err(error) => tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages"),
         }
@@ -294,12 +311,13 @@ impl State {
         match self.available() {
             _ if self.exhausted => 0,
             // Only by asking the kernel is it learned whether it has one of those in doubt.
-            0 => usize::from(!self.doubtful.is_empty()),
+            0 => usize::from(!(self.doubtful.is_empty() && self.set_aside.is_empty())),
             available => available,
         }
     }
 
     fn refill(&mut self, registry: &Registry, bytes: usize) {
+        self.put_spare();
         // Who waits for pages gets them first, and then this group has a place in the queue itself.
         while self.lease.is_none()
             && !self.vacant.is_empty()
@@ -344,9 +362,8 @@ impl State {
         let Ok(mut bytes) = usize::try_from(arrival.result) else {
             // A receive that failed names a buffer only if the kernel had chosen one. Whether that was put back into the
             // queue is not said.
-            if !self.doubtful.contains(&first) {
-                self.doubtful.push(first);
-            }
+            self.settle_doubt(first, self.places[usize::from(first)].position);
+            self.doubtful.push(first);
             return true;
         };
         if !self.holds(first, arrival, bytes) {
@@ -409,8 +426,8 @@ impl State {
         self.order[(position % self.order.len() as u64) as usize]
     }
 
-    /// A receive that succeeded has named the buffer that went in as number `position`. Of those that a failed one
-    /// named, what went in before it is not with the kernel any more, because that takes them in order.
+    /// A receive has named the buffer that went in as number `position`, and is in this place. Of those that failed ones
+    /// named before, what went in before it is not with the kernel any more, because that takes them in order.
     fn settle_doubt(&mut self, named: u16, position: u64) {
         if self.doubtful.is_empty() && self.set_aside.is_empty() {
             return;
@@ -429,16 +446,27 @@ impl State {
             self.vacant.push(index);
             self.put(unlent(buffer));
         }
+        self.prove_gone(position);
+    }
+
+    /// What was set aside and went in before number `position` is not with the kernel any more: it is as good as another
+    /// one from the registry, and comes before that.
+    fn prove_gone(&mut self, position: u64) {
+        let gone = self.set_aside.extract_if(.., |(before, _)| *before < position);
+        self.spare.extend(gone.map(|(_, buffer)| unlent(buffer)));
+        self.put_spare();
+    }
+
+    fn put_spare(&mut self) {
         while !self.vacant.is_empty()
-            && let Some(at) = self.set_aside.iter().position(|(before, _)| *before < position)
+            && let Some(buffer) = self.spare.pop()
         {
-            let (_, buffer) = self.set_aside.swap_remove(at);
-            self.put(unlent(buffer));
+            self.put(buffer);
         }
     }
 
-    /// The kernel says that it has no buffer, so those in doubt must not keep their places. They stay lent until one that
-    /// went in after them has come: the kernel can have said so before it had them.
+    /// The kernel says that it has no buffer, so those in doubt must not keep their places. They stay lent until they are
+    /// proved gone: the kernel can have said so before it had them.
     fn set_doubt_aside(&mut self) {
         for index in self.doubtful.drain(..) {
             let place = &mut self.places[usize::from(index)];

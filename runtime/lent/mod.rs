@@ -103,7 +103,7 @@ pub(crate) struct Lender {
     sizes: Vec<(usize, u16)>,
     /// What was asked for, and the group that serves it: one may serve two.
     groups: RefCell<Vec<(Asked, Rc<Group>)>>,
-    /// Some slot waits for a buffer.
+    /// Some slot waits for a buffer, or some group has buffers to give back.
     starving: Cell<bool>,
 }
 
@@ -153,7 +153,7 @@ impl Lender {
         self.groups.borrow().iter().map(|(_, group)| group).find(|group| group.id() == id).map(Rc::clone)
     }
 
-    /// A slot waits for a buffer of some group from now on.
+    /// From now on a slot waits for a buffer of some group, or a group has buffers to give back.
     pub(crate) fn starve(&self) {
         self.starving.set(true);
     }

@@ -7,7 +7,7 @@ use futures::stream::StreamExt;
 use ringmain::{Driver, Fd, ops};
 
 use crate::turns::{one_turn, poll_once, settled, sockets};
-use crate::{all_free, each, runtime};
+use crate::{all_free, each, rings, runtime};
 
 fn submissions() -> u64 {
     Driver::current().metrics().submissions.get()
@@ -209,4 +209,34 @@ fn a_program_that_waits_for_pages_is_not_passed_by_a_group() {
         drop(page);
         assert_eq!(&receive.await.unwrap().unwrap()[..], b"second");
     });
+}
+
+/// A read that fails can have used a buffer up: all pages of the registry, one after the other, and more than once.
+#[test]
+fn p01_reads_that_fail_with_a_page_in_hand_cost_none() {
+    for (count, pages) in [(2, 2), (1, 1), (1, 3), (3, 5)] {
+        rings::each_with(
+            |config| config.pages(pages).lent([(4096, count)]),
+            |runtime| {
+                let registry = runtime.driver().registry().clone();
+                runtime.block_on(async {
+                    // Nothing is mapped at address 0, so that reading there fails, when the buffer has been chosen.
+                    let memory = Fd::new(std::fs::File::open("/proc/self/mem").unwrap().into());
+                    let (socket, mut peer) = sockets();
+                    for _ in 0..20 {
+                        let error = ops::read_lent(&memory).await.unwrap_err();
+                        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+                    }
+                    peer.write_all(b"still").unwrap();
+                    assert_eq!(&ops::recv_lent(&socket).await.unwrap().unwrap()[..], b"still");
+                    settled().await;
+                    let now = registry.snapshot();
+                    assert!(now.pages_free + now.pages_lent == now.pages_total, "{now:?}");
+                    assert!(now.pages_lent <= usize::from(count), "{now:?}");
+                });
+                drop(runtime);
+                assert!(all_free(&registry), "{registry:?}");
+            },
+        );
+    }
 }
