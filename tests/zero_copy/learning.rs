@@ -160,3 +160,18 @@ fn the_threshold_is_that_of_the_configuration_and_of_all_parts_together() {
     let mut long = ops::send_vectored_zc(&rig.socket, vec!["abcd", "efgh"]);
     assert_eq!(rig.submit(&mut long).opcode, ringmain::Opcode::SendmsgZc.code());
 }
+
+/// What failed at once has no notification, and what its errno looks like as one is nobody's business.
+#[test]
+fn an_orphan_that_fails_without_notification_teaches_nothing() {
+    let rig = Rig::new();
+    let mut send = ops::send_zc(&rig.socket, "bytes");
+    let entry = rig.submit(&mut send);
+    drop(send);
+    rig.answer(entry, -Errno::CANCELED.raw_os_error(), 0);
+    assert_eq!((rig.driver.metrics().sends_copied.get(), rig.driver.slots_used()), (0, 0));
+    let mut next = ops::send_zc(&rig.socket, "bytes");
+    assert!(poll(&mut next).is_pending());
+    rig.turn();
+    assert_eq!(rig.script.pending().last().unwrap().entry.opcode, SEND_ZC, "the socket was not told that it copies");
+}

@@ -289,3 +289,31 @@ fn answered_sends_count_against_the_bound_on_operations() {
     assert_eq!(script.pending().len(), 8, "it has one");
     assert_eq!(ready(&mut memory[0]), "bytes");
 }
+
+/// The kernel promises no order: whichever of the two comes last is the end, and the count is the result's.
+#[test]
+fn a_notification_that_comes_before_the_result_is_kept_for_it() {
+    for (report, copied) in [(0, 0), (COPIED, 1)] {
+        for flags in [MORE, 0] {
+            for in_one_turn in [false, true] {
+                let rig = Rig::new();
+                let mut send = ops::send_zc(&rig.socket, rig.lease(PAGE));
+                let entry = rig.submit(&mut send);
+                rig.script.complete_with(entry.user_data, report, NOTIFICATION);
+                if !in_one_turn {
+                    rig.turn();
+                    assert!(poll(&mut send).is_pending(), "it has no result");
+                    assert_eq!((rig.driver.operations_active(), rig.driver.slots_used()), (1, 1));
+                    assert_eq!(rig.driver.registry().snapshot().pages_in_flight, 1);
+                }
+                rig.answer(entry, PAGE as i32, flags);
+                let (result, mut released) = ready(&mut send);
+                assert_eq!((result.unwrap(), ready(&mut released).len()), (PAGE, PAGE));
+                let metrics = rig.driver.metrics();
+                assert_eq!((metrics.sends_copied.get(), metrics.sends_zero_copy.get()), (copied, 1 - copied));
+                assert_eq!((metrics.stale.get(), rig.driver.slots_used()), (0, 0));
+                assert_eq!(rig.driver.registry().snapshot().pages_free, 8);
+            }
+        }
+    }
+}

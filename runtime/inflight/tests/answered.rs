@@ -297,40 +297,6 @@ fn a_second_result_of_an_orphan_is_not_counted_as_another_notification_to_come()
     assert_eq!((rig.counts(), rig.driver.registry().snapshot().pages_free), ((0, 0), 1));
 }
 
-/// The kernel promises no order: whichever of the two comes last is the end, and the count is the result's.
-#[test]
-fn a_notification_that_comes_before_the_result_is_kept_for_it() {
-    for (report, copied) in [(0, 0), (i32::MIN, 1)] {
-        for flags in [abi::MORE, 0] {
-            for in_one_turn in [false, true] {
-                let rig = Rig::with(&Config::default().pages(1).zero_copy_min(1));
-                let socket = crate::Fd::new(null());
-                let mut lease = rig.driver.registry().try_lease(4096).unwrap();
-                lease.set_len(4096);
-                let mut send = crate::ops::send_zc(&socket, lease);
-                assert!(rig.poll(&mut send).is_pending());
-                rig.turn();
-                let key = rig.last().user_data;
-                rig.script.complete_with(key, report, abi::NOTIFICATION);
-                if !in_one_turn {
-                    rig.turn();
-                    assert!(rig.poll(&mut send).is_pending(), "it has no result");
-                    assert_eq!((rig.counts(), rig.wakes()), ((1, 1), 0));
-                    assert_eq!(rig.driver.registry().snapshot().pages_in_flight, 1);
-                }
-                rig.script.complete_with(key, 4096, flags);
-                rig.turn();
-                let (result, mut released) = ready(rig.poll(&mut send));
-                assert_eq!((result.unwrap(), ready(rig.poll(&mut released)).len()), (4096, 4096));
-                let metrics = rig.driver.metrics();
-                assert_eq!((metrics.sends_copied.get(), metrics.sends_zero_copy.get()), (copied, 1 - copied));
-                assert_eq!((metrics.stale.get(), rig.counts()), (0, (0, 0)));
-                assert_eq!(rig.driver.registry().snapshot().pages_free, 1);
-            }
-        }
-    }
-}
-
 #[test]
 fn an_orphan_that_is_notified_first_is_kept_and_cancelled_until_its_result() {
     for drops_first in [false, true] {
@@ -397,23 +363,4 @@ fn shutdown_waits_for_the_result_of_what_is_notified_first() {
         }
         assert_eq!((rig.counts(), rig.alive()), ((0, 0), 0));
     }
-}
-
-/// What failed at once has no notification, and what its errno looks like as one is nobody's business.
-#[test]
-fn an_orphan_that_fails_without_notification_teaches_nothing() {
-    let rig = Rig::with(&Config::default().pages(8).zero_copy_min(1));
-    let socket = crate::Fd::new(null());
-    let mut send = crate::ops::send_zc(&socket, "bytes");
-    assert!(rig.poll(&mut send).is_pending());
-    rig.turn();
-    let key = rig.last().user_data;
-    drop(send);
-    rig.script.complete(key, -libc::ECANCELED);
-    rig.turn();
-    assert_eq!((rig.driver.metrics().sends_copied.get(), rig.counts()), (0, (0, 0)));
-    let mut next = crate::ops::send_zc(&socket, "bytes");
-    assert!(rig.poll(&mut next).is_pending());
-    rig.turn();
-    assert_eq!(rig.last().opcode, abi::SEND_ZC, "the socket has not been told that it copies");
 }
