@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::task::Poll;
 
 use futures::stream::StreamExt;
-use ringmain::{Driver, Fd, ops};
+use ringmain::{Driver, Fd, FixedBuf, ops};
 
 use crate::turns::{one_turn, poll_once, settled, sockets};
 use crate::{all, all_free, each, pattern, runtime};
@@ -180,6 +181,70 @@ fn u10_many_streams_on_few_pages_bring_all_of_their_bytes() {
             for feeder in feeders {
                 feeder.join().unwrap();
             }
+            settled().await;
+        });
+        drop(runtime);
+        assert!(all_free(&registry), "{registry:?}");
+    });
+}
+
+/// Streams of every kind that come and go, reads that fail, items that are kept, pages that run out: what is in the
+/// program's hands is marked, all of its capacity, and nobody else writes there.
+#[test]
+fn nobody_writes_to_pages_in_the_programs_hands() {
+    each(&[(4096, 3)], 8, |runtime| {
+        let registry = runtime.driver().registry().clone();
+        runtime.block_on(async {
+            let mut random = Chance(0x9E37_79B9_7F4A_7C15);
+            let memory = Fd::new(std::fs::File::open("/proc/self/mem").unwrap().into());
+            let pairs: Vec<_> = (0..4).map(|_| sockets()).collect();
+            for (_, peer) in &pairs {
+                peer.set_nonblocking(true).unwrap();
+            }
+            let mut streams: Vec<Option<ops::RecvMultishot>> = (0..4).map(|_| None).collect();
+            let mut failing = Vec::new();
+            let mut held: Vec<(FixedBuf, u8)> = Vec::new();
+            let mut kept = 0;
+            for round in 0..3000u32 {
+                let at = random.below(4) as usize;
+                match random.below(8) {
+                    0 => streams[at] = None,
+                    1 => failing.push(ops::read_lent(&memory)),
+                    2 if !failing.is_empty() => drop(failing.swap_remove(0)),
+                    3 if !held.is_empty() => {
+                        let (buffer, mark) = held.swap_remove(random.below(held.len() as u64) as usize);
+                        assert!(buffer.iter().all(|byte| *byte == mark), "round {round}: written by somebody else");
+                    }
+                    4 | 5 => {
+                        let bytes = vec![0xEE; 1 + random.below(9000) as usize];
+                        let _full = (&pairs[at].1).write(&bytes);
+                    }
+                    _ => one_turn().await,
+                }
+                let stream = streams[at].get_or_insert_with(|| match random.below(3) {
+                    0 => ops::recv_multishot(&pairs[at].0),
+                    1 => ops::recv_multishot(&pairs[at].0).incremental().bundled(),
+                    _ => ops::recv_multishot(&pairs[at].0).bundled(),
+                });
+                if let Poll::Ready(item) = poll_once(&mut stream.next()).await {
+                    let mut buffer = item.expect("no stream ends by itself").unwrap();
+                    assert!(buffer.iter().all(|byte| *byte == 0xEE), "what came is what was sent");
+                    let mark = (round % 200) as u8;
+                    buffer.as_capacity_mut().fill(mark);
+                    buffer.set_len(buffer.capacity());
+                    held.push((buffer, mark));
+                    kept += 1;
+                }
+                for read in &mut failing {
+                    if !read.is_in_flight() || poll_once(read).await.is_ready() {
+                        *read = ops::read_lent(&memory);
+                    }
+                }
+                failing.truncate(3);
+            }
+            assert!(held.iter().all(|(buffer, mark)| buffer.iter().all(|byte| byte == mark)));
+            assert!(kept > 100, "{kept} pieces came");
+            drop((streams, failing, held));
             settled().await;
         });
         drop(runtime);
