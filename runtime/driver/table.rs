@@ -199,23 +199,18 @@ impl Driver {
     #[inline]
     pub(super) fn trim_pages(&self, wait: Wait) -> Wait {
         let arena = self.pages.arena();
-        let Some(mut due) = arena.next_trim() else {
+        let Some(due) = arena.next_trim() else {
             return wait;
         };
         let now = self.now();
         if due <= now {
             arena.trim(now);
-            match arena.next_trim() {
-                Some(next) => due = next,
-                None => return wait,
-            }
+            // There may be more to come, or somebody to run who waited: the next turn sleeps.
+            return Wait::No;
         }
         match wait {
             Wait::No => Wait::No,
-            Wait::Until(limit) => {
-                let left = due.saturating_duration_since(now);
-                Wait::Until(Some(limit.map_or(left, |limit| limit.min(left))))
-            }
+            Wait::Until(limit) => Wait::Until(Some(limit.map_or(due - now, |limit| limit.min(due - now)))),
         }
     }
 
