@@ -42,8 +42,8 @@ pub(super) struct Ground {
     chunks: Box<[ChunkRings]>,
     /// Rises whenever a ring's table of buffers may have to follow.
     generation: AtomicU64,
-    /// A chunk may be all free, and so be given back after a time.
-    pub(super) has_idle: AtomicBool,
+    /// Something may have to be done after a time: a chunk that is all free be given back, or growth be tried again.
+    pub(super) has_due: AtomicBool,
 }
 
 /// Which rings have a chunk in their tables.
@@ -91,7 +91,7 @@ impl Arena {
             magazines,
             chunks: (0..layout.chunks()).map(|_| ChunkRings::default()).collect(),
             generation: AtomicU64::new(0),
-            has_idle: AtomicBool::new(false),
+            has_due: AtomicBool::new(false),
         };
         let mut queue = Queue::new(layout);
         (0..layout.first_chunks()).try_for_each(|chunk| queue.open(chunk, &ground))?;
@@ -327,22 +327,23 @@ impl Arena {
         chunk.is_some_and(|chunk| !self.ground.chunks[chunk].registered.is_empty())
     }
 
-    /// Gives back chunks that have been all free since so long before `now`.
+    /// Gives back chunks that have been all free since so long before `now`, and grows for those who wait if the system has
+    /// memory again.
     pub(super) fn shrink(&self, now: Instant, idle: Duration) -> usize {
         self.locked(|queue, later| queue.shrink(now, idle, &self.ground, later))
     }
 
-    /// Gives back chunks that are long unused.
+    /// Does what is due.
     pub(crate) fn trim(&self, now: Instant) {
         self.shrink(now, self.idle);
     }
 
-    /// When the next chunk will be long unused.
+    /// When the next chunk will be long unused, or growth is to be tried again.
     pub(crate) fn next_trim(&self) -> Option<Instant> {
-        if !self.ground.has_idle.load(Ordering::Relaxed) {
+        if !self.ground.has_due.load(Ordering::Relaxed) {
             return None;
         }
-        self.locked(|queue, _later| queue.next_drain(self.idle, &self.ground))
+        self.locked(|queue, _later| queue.next_due(self.idle, &self.ground))
     }
 }
 

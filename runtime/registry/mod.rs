@@ -123,7 +123,8 @@ impl Registry {
     /// `pages_idle`.
     ///
     /// It begins with `pages`. A lease that does not fit lets it grow, up to `pages_max`, before anybody waits; memory
-    /// that it has grown by and that is all free for as long as `pages_idle` is given back. It grows by *chunks*, which
+    /// that it has grown by and that is all free for as long as `pages_idle` is given back. Where the system has no memory
+    /// to grow by, leases wait, and a runtime that turns with this registry asks again after a second. It grows by *chunks*, which
     /// are as long as `pages`, rounded up to a power of two, and 2 MiB at least and 1 GiB at most; no lease is longer
     /// than a chunk.
     ///

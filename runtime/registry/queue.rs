@@ -19,6 +19,10 @@ use super::ledger::Hold;
 use super::pool::{Pool, Run};
 use super::snapshot::Snapshot;
 
+/// When the system had no memory to grow by, somebody may wait though nobody has anything to give back: how long until it
+/// is asked again.
+const GROW_AGAIN: Duration = Duration::from_secs(1);
+
 /// Pages taken out of the free ones, for one holder.
 #[derive(Debug)]
 pub(super) struct Grant {
@@ -64,6 +68,8 @@ pub(super) struct Queue {
     growths: u64,
     /// The system refused to let the registry grow, which is said once.
     growth_refused: bool,
+    /// When it did so last, and has not been asked again since.
+    refused_at: Option<Instant>,
 }
 
 impl Queue {
@@ -79,6 +85,7 @@ impl Queue {
             chunks_mapped: 0,
             growths: 0,
             growth_refused: false,
+            refused_at: None,
         }
     }
 
@@ -169,6 +176,12 @@ impl Queue {
             ground.announce();
         }
         drained.iter().for_each(|chunk| self.close(*chunk, ground, later));
+        if self.next_growth().is_some_and(|due| due <= now) {
+            self.refused_at = None;
+            self.serve(ground, later);
+            // By the clock of whoever asks.
+            self.refused_at = self.refused_at.and(Some(now));
+        }
         drained.len()
     }
 
@@ -183,11 +196,15 @@ impl Queue {
         }
     }
 
-    /// When the next chunk will have been free for this long.
-    pub(super) fn next_drain(&self, idle: Duration, ground: &Ground) -> Option<Instant> {
-        let next = self.pool.next_drain(idle);
-        ground.has_idle.store(next.is_some(), Ordering::Relaxed);
+    /// When the next chunk will have been free for this long, or the system is to be asked for memory again.
+    pub(super) fn next_due(&self, idle: Duration, ground: &Ground) -> Option<Instant> {
+        let next = self.pool.next_drain(idle).into_iter().chain(self.next_growth()).min();
+        ground.has_due.store(next.is_some(), Ordering::Relaxed);
         next
+    }
+
+    fn next_growth(&self) -> Option<Instant> {
+        if self.waiting.is_empty() { None } else { self.refused_at?.checked_add(GROW_AGAIN) }
     }
 
     pub(super) fn is_live(&self, chunk: usize) -> bool {
@@ -281,6 +298,8 @@ impl Queue {
                 true
             }
             Err(error) => {
+                self.refused_at = Some(Instant::now());
+                ground.has_due.store(true, Ordering::Relaxed);
                 if !std::mem::replace(&mut self.growth_refused, true) {
                     later.warnings.push(("the registry cannot grow, and leases wait instead", error));
                 }
@@ -306,7 +325,7 @@ impl Queue {
 
     fn put(&mut self, pages: Range<usize>, ground: &Ground) {
         self.pool.put(pages, || {
-            ground.has_idle.store(true, Ordering::Relaxed);
+            ground.has_due.store(true, Ordering::Relaxed);
             Instant::now()
         });
     }

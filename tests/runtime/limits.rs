@@ -104,6 +104,21 @@ fn a_panic_in_the_log_leaves_no_place_in_the_queue_for_pages() {
 }
 
 #[test]
+fn a_lease_that_the_system_had_no_memory_for_is_tried_again() {
+    let registry = Registry::with_config(&Config::default().pages(1).pages_max(1 + 512)).unwrap();
+    let full = registry.clone();
+    let lease = filtered(libc::SYS_mprotect, Errno::NOMEM, move || {
+        let mut lease = full.lease(2 * 4096);
+        assert!(Pin::new(&mut lease).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(full.try_lease(1).is_none(), "nobody has any page, and everybody waits");
+        lease
+    });
+    let (runtime, _script) = Runtime::builder().registry(registry.clone()).build_scripted().unwrap();
+    assert_eq!(runtime.block_on(lease).unwrap().capacity(), 2 * 4096);
+    assert_eq!((registry.snapshot().pages_total, registry.snapshot().waits), (513, 1));
+}
+
+#[test]
 fn l01_a_shortage_is_not_reported_as_forbidden() {
     for (errno, out_of_descriptors) in [(Errno::MFILE, true), (Errno::NFILE, true), (Errno::NOMEM, false)] {
         let error = filtered(IO_URING_SETUP, errno, build);
