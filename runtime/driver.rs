@@ -384,7 +384,9 @@ impl Driver {
     /// # Kernel
     /// Linux 5.19, incremental buffers Linux 6.12.
     pub fn buffer_group(&self, bytes: usize, incremental: bool) -> io::Result<BufferGroup> {
-        self.lender.group(&mut self.core.borrow_mut().ring, bytes, incremental)
+        let group = self.lender.group(&mut self.core.borrow_mut().ring, bytes, incremental);
+        self.lender.report();
+        group
     }
 
     /// What this driver has done so far.

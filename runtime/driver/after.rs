@@ -118,7 +118,7 @@ impl Driver {
             drop(core);
             match rest {
                 Rest::Report(user_data) => tracing::warn!(user_data, "a completion names no operation in flight"),
-                Rest::Lent(left) => drop(left),
+                Rest::Lent(left) => left.leave(),
             }
         }
     }

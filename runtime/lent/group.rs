@@ -39,6 +39,17 @@ pub(crate) struct Arrival {
 pub(crate) enum Left {
     Buffer(#[expect(dead_code, reason = "kept to be dropped")] FixedBuf),
     Lease(#[expect(dead_code, reason = "kept to be dropped")] Lease),
+    /// Why the kernel keeps a ring of buffers: who listens to the log is foreign code too.
+    Kept(io::Error),
+}
+
+impl Left {
+    /// When nothing is borrowed.
+    pub(crate) fn leave(self) {
+        if let Self::Kept(error) = &self {
+            tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages");
+        }
+    }
 }
 
 /// One queue of buffers of one size.
@@ -284,7 +295,7 @@ impl Group {
                 let aside = set_aside.drain(..).map(|(_, buffer)| unlent(buffer));
                 aside.chain(spare.drain(..)).map(Left::Buffer).for_each(leave);
             }
-            Err(error) => tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages"),
+            Err(error) => leave(Left::Kept(error)),
         }
     }
 }
@@ -321,7 +332,7 @@ impl State {
         // Who waits for pages gets them first, and then this group has a place in the queue itself.
         while self.lease.is_none()
             && !self.vacant.is_empty()
-            && let Some(buffer) = registry.try_lease(bytes)
+            && let Some(buffer) = registry.try_lease_silent(bytes)
         {
             self.put(buffer);
         }
@@ -487,7 +498,7 @@ impl State {
                 return;
             }
         }
-        let mut lease = self.lease.take().unwrap_or_else(|| registry.lease(bytes));
+        let mut lease = self.lease.take().unwrap_or_else(|| registry.lease_silent(bytes));
         let waker = Waker::from(Arc::clone(returned));
         match Pin::new(&mut lease).poll(&mut Context::from_waker(&waker)) {
             Poll::Pending => self.lease = Some(lease),

@@ -105,12 +105,29 @@ pub(crate) struct Lender {
     groups: RefCell<Vec<(Asked, Rc<Group>)>>,
     /// Some slot waits for a buffer, or some group has buffers to give back.
     starving: Cell<bool>,
+    /// A group of whole buffers was made for one of incremental ones, and nobody has said so.
+    fell_back: Cell<bool>,
 }
 
 impl Lender {
     pub(crate) fn new(ring_id: u32, registry: Registry, unpark: Arc<Unpark>, mut sizes: Vec<(usize, u16)>) -> Self {
         sizes.sort_unstable();
-        Self { ring_id, registry, unpark, sizes, groups: RefCell::default(), starving: Cell::new(false) }
+        Self {
+            ring_id,
+            registry,
+            unpark,
+            sizes,
+            groups: RefCell::default(),
+            starving: Cell::new(false),
+            fell_back: Cell::new(false),
+        }
+    }
+
+    /// To be called when nothing is borrowed: who listens to the log is foreign code.
+    pub(crate) fn report(&self) {
+        if self.fell_back.take() {
+            tracing::debug!("no incremental buffers in this kernel: whole ones serve in their place");
+        }
     }
 
     /// The group of the smallest buffers that have this many bytes; made now if it is not there.
@@ -130,7 +147,7 @@ impl Lender {
             Ok(group) => group,
             // An older kernel takes whole buffers only. What arrives is the same; it takes up more room.
             Err(error) if incremental && error.raw_os_error() == Some(libc::EINVAL) => {
-                tracing::debug!("no incremental buffers in this kernel: whole ones serve in their place");
+                self.fell_back.set(true);
                 let whole = Asked { bytes, incremental: false };
                 match self.find(whole) {
                     Some(group) => group,

@@ -55,6 +55,14 @@ struct ChunkRings {
     pinning: RingSet,
 }
 
+/// Whether what is to be logged may be now: who listens to the log is foreign code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Voice {
+    Aloud,
+    /// The caller has a driver borrowed: the next one who may says it.
+    Silent,
+}
+
 /// A change that a ring has to make to its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableChange {
@@ -111,7 +119,7 @@ impl Arena {
         std::mem::forget(Arc::clone(self));
     }
 
-    pub(super) fn try_take(self: &Arc<Self>, run: Run, place: Place) -> Option<Segment> {
+    pub(super) fn try_take(self: &Arc<Self>, run: Run, place: Place, voice: Voice) -> Option<Segment> {
         let ready = if run.align == 1 { self.ground.magazines.take(run.pages) } else { None };
         if let Some(first_page) = ready {
             let grant = Grant { first_page, bytes: run.bytes };
@@ -120,7 +128,7 @@ impl Arena {
         }
         let (grant, later) = self.under_lock(|queue, later| queue.try_take(run, &self.ground, later));
         let segment = grant.map(|grant| Segment::new(Arc::clone(self), grant, place));
-        later.carry_out();
+        self.carry_out(later, voice);
         segment
     }
 
@@ -131,6 +139,7 @@ impl Arena {
         runs: &[Run],
         waker: &Waker,
         place: Place,
+        voice: Voice,
         seat: impl FnOnce(u64),
     ) -> Option<Vec<Segment>> {
         // Cloned and, where it is not needed, dropped with nothing locked: both are foreign code.
@@ -140,7 +149,7 @@ impl Arena {
             queue.take_or_wait(runs, waiting, &self.ground, later)
         });
         let segments = outcome.map(|grants| self.segments(grants, place)).map_err(seat).ok();
-        later.carry_out();
+        self.carry_out(later, voice);
         drop(waker);
         segments
     }
@@ -148,14 +157,14 @@ impl Arena {
     pub(super) fn try_take_all(self: &Arc<Self>, runs: &[Run], place: Place) -> Option<Vec<Segment>> {
         let (grants, later) = self.under_lock(|queue, later| queue.try_take_all(runs, &self.ground, later));
         let segments = grants.map(|grants| self.segments(grants, place));
-        later.carry_out();
+        self.carry_out(later, Voice::Aloud);
         segments
     }
 
     /// What was granted to this place in the queue, if anything was; else remembers whom to wake.
     pub(super) fn collect(self: &Arc<Self>, ticket: u64, waker: &Waker, place: Place) -> Option<Vec<Segment>> {
         let waker = waker.clone();
-        let (grants, unneeded) = self.locked(|queue, _later| queue.collect(ticket, waker));
+        let (grants, unneeded) = self.look(|queue| queue.collect(ticket, waker));
         let segments = grants.map(|grants| self.segments(grants, place));
         drop(unneeded);
         segments
@@ -200,7 +209,7 @@ impl Arena {
         let mut snapshot =
             Snapshot { registrations: self.registrations.load(Ordering::Relaxed), ..Snapshot::default() };
         // Under the lock under which chunks come and go, so that each is counted as a whole or not at all.
-        self.locked(|queue, _later| {
+        self.look(|queue| {
             queue.count(&mut snapshot);
             self.ground.ledger.count(&mut snapshot);
         });
@@ -223,16 +232,30 @@ impl Arena {
     /// Runs under the lock; then warns and wakes.
     fn locked<T>(&self, work: impl FnOnce(&mut Queue, &mut Later) -> T) -> T {
         let (outcome, later) = self.under_lock(work);
-        later.carry_out();
+        self.carry_out(later, Voice::Aloud);
         outcome
     }
 
     fn under_lock<T>(&self, work: impl FnOnce(&mut Queue, &mut Later) -> T) -> (T, Later) {
-        let mut later = Later::default();
+        self.look(|queue| {
+            let mut later = queue.take_unsaid();
+            (work(queue, &mut later), later)
+        })
+    }
+
+    /// Runs under the lock what leaves nothing to do.
+    fn look<T>(&self, look: impl FnOnce(&mut Queue) -> T) -> T {
         // What asserts in there does so before a page could be taken for free: a queue that a panic left behind is
         // still right.
-        let outcome = work(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner), &mut later);
-        (outcome, later)
+        look(&mut self.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn carry_out(&self, later: Later, voice: Voice) {
+        match voice {
+            Voice::Aloud => later.carry_out(),
+            Voice::Silent if later.is_empty() => {}
+            Voice::Silent => self.look(|queue| queue.leave_unsaid(later)),
+        }
     }
 }
 
@@ -271,7 +294,7 @@ impl Arena {
 
     /// What this ring has to change in its table; chunks to be registered are pinned by it from here on.
     pub(crate) fn table_changes(&self, ring: RingSlot) -> Vec<TableChange> {
-        self.locked(|queue, _later| {
+        self.look(|queue| {
             let grown = self.first_chunks()..self.chunks();
             let change = |chunk: usize| {
                 let rings = &self.ground.chunks[chunk];
@@ -286,7 +309,7 @@ impl Arena {
     }
 
     pub(crate) fn is_draining(&self, chunk: usize) -> bool {
-        self.locked(|queue, _later| queue.is_draining(chunk))
+        self.look(|queue| queue.is_draining(chunk))
     }
 
     /// The kernel has let go of what this ring had registered of the chunk, or has refused to register it.
@@ -343,7 +366,7 @@ impl Arena {
         if !self.ground.has_due.load(Ordering::Relaxed) {
             return None;
         }
-        self.locked(|queue, _later| queue.next_due(self.idle, &self.ground))
+        self.look(|queue| queue.next_due(self.idle, &self.ground))
     }
 }
 

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::arena::{Arena, Place};
+use super::arena::{Arena, Place, Voice};
 use super::fixed_buf::FixedBuf;
 use super::layout::Layout;
 use super::pool::{Pool, Run};
@@ -54,6 +54,7 @@ struct Claim {
     asked: Asked,
     /// Where it was asked for.
     place: Place,
+    voice: Voice,
     state: State,
 }
 
@@ -72,15 +73,15 @@ enum State {
 }
 
 impl Lease {
-    pub(super) fn new(arena: Arc<Arena>, len: usize, align: usize, place: Place) -> Self {
-        Self { claim: Claim { arena, asked: Asked::One([(len, align)]), place, state: State::Unpolled } }
+    pub(super) fn new(arena: Arc<Arena>, len: usize, align: usize, place: Place, voice: Voice) -> Self {
+        Self { claim: Claim { arena, asked: Asked::One([(len, align)]), place, voice, state: State::Unpolled } }
     }
 }
 
 impl LeaseMany {
     pub(super) fn new(arena: Arc<Arena>, lens: &[usize], place: Place) -> Self {
         let asked = lens.iter().map(|len| (*len, 1)).collect();
-        Self { claim: Claim { arena, asked: Asked::Many(asked), place, state: State::Unpolled } }
+        Self { claim: Claim { arena, asked: Asked::Many(asked), place, voice: Voice::Aloud, state: State::Unpolled } }
     }
 }
 
@@ -98,8 +99,8 @@ impl Claim {
         let answer = match self.state {
             State::Unpolled => {
                 let runs = self.runs()?;
-                let Self { arena, place, state, .. } = self;
-                arena.take_or_wait(&runs, cx.waker(), place, |seat| *state = State::Waiting(seat))
+                let Self { arena, place, voice, state, .. } = self;
+                arena.take_or_wait(&runs, cx.waker(), place, *voice, |seat| *state = State::Waiting(seat))
             }
             State::Waiting(place) => self.arena.collect(place, cx.waker(), self.place),
             State::Ready => panic!("a lease is polled after it was ready; await it once"),
@@ -170,7 +171,7 @@ impl Future for Lease {
         let claim = &mut self.claim;
         if let (State::Unpolled, [(len, align)]) = (claim.state, claim.asked.as_slice())
             && let Ok(run) = run(&claim.arena.ground.layout, *len, *align)
-            && let Some(segment) = claim.arena.try_take(run, claim.place)
+            && let Some(segment) = claim.arena.try_take(run, claim.place, claim.voice)
         {
             claim.state = State::Ready;
             return Poll::Ready(Ok(FixedBuf::new(segment)));

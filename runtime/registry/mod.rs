@@ -51,6 +51,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arena::Voice;
 pub(crate) use arena::{Arena, TableChange};
 pub use fixed_buf::FixedBuf;
 pub use holders::Holder;
@@ -173,7 +174,7 @@ impl Registry {
     #[track_caller]
     pub fn try_lease(&self, len: usize) -> Option<FixedBuf> {
         let run = lease::run(&self.arena.ground.layout, len, 1).ok()?;
-        self.arena.try_take(run, Location::caller()).map(FixedBuf::new)
+        self.arena.try_take(run, Location::caller(), Voice::Aloud).map(FixedBuf::new)
     }
 
     /// Whether a lease of so many bytes can ever be granted; the error says why not.
@@ -187,7 +188,7 @@ impl Registry {
     #[track_caller]
     pub fn try_lease_aligned(&self, len: usize, align: usize) -> Option<FixedBuf> {
         let run = lease::run(&self.arena.ground.layout, len, align).ok()?;
-        self.arena.try_take(run, Location::caller()).map(FixedBuf::new)
+        self.arena.try_take(run, Location::caller(), Voice::Aloud).map(FixedBuf::new)
     }
 
     /// `try_lease_many(lens)` - takes a lease of each of these lengths in bytes if all are free now and nobody waits
@@ -241,7 +242,7 @@ impl Registry {
     /// ```
     #[track_caller]
     pub fn lease(&self, len: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len, 1, Location::caller())
+        Lease::new(Arc::clone(&self.arena), len, 1, Location::caller(), Voice::Aloud)
     }
 
     /// `lease_aligned(len, align)` - takes `len` bytes that begin at a multiple of `align` bytes, and waits its turn if
@@ -268,7 +269,7 @@ impl Registry {
     /// ```
     #[track_caller]
     pub fn lease_aligned(&self, len: usize, align: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len, align, Location::caller())
+        Lease::new(Arc::clone(&self.arena), len, align, Location::caller(), Voice::Aloud)
     }
 
     /// `lease_many(lens)` - takes a lease of each of these lengths in bytes, in this order: all of them, or it waits its
@@ -380,6 +381,19 @@ impl Registry {
     #[must_use]
     pub fn unregistered_reason(&self) -> Option<String> {
         if self.is_registered() { None } else { Some(self.registration().reason()) }
+    }
+
+    /// [`try_lease`](Self::try_lease) while a driver is borrowed.
+    #[track_caller]
+    pub(crate) fn try_lease_silent(&self, len: usize) -> Option<FixedBuf> {
+        let run = lease::run(&self.arena.ground.layout, len, 1).ok()?;
+        self.arena.try_take(run, Location::caller(), Voice::Silent).map(FixedBuf::new)
+    }
+
+    /// [`lease`](Self::lease) that is polled while a driver is borrowed, and dropped when none is.
+    #[track_caller]
+    pub(crate) fn lease_silent(&self, len: usize) -> Lease {
+        Lease::new(Arc::clone(&self.arena), len, 1, Location::caller(), Voice::Silent)
     }
 
     /// A place for a ring that is to use these pages, and to register them if it can; `None` if it may not, or if as

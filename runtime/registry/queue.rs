@@ -70,6 +70,8 @@ pub(super) struct Queue {
     growth_refused: bool,
     /// When it did so last, and has not been asked again since.
     refused_at: Option<Instant>,
+    /// Left to do by those who could not log, and who wake nobody, as they only take.
+    unsaid: Later,
 }
 
 impl Queue {
@@ -86,6 +88,7 @@ impl Queue {
             growths: 0,
             growth_refused: false,
             refused_at: None,
+            unsaid: Later::default(),
         }
     }
 
@@ -96,6 +99,17 @@ impl Queue {
         snapshot.wait_total = self.wait_total;
         snapshot.wait_max = self.wait_max;
         snapshot.chunks_mapped = self.chunks_mapped;
+    }
+
+    /// What was left unsaid.
+    pub(super) fn take_unsaid(&mut self) -> Later {
+        std::mem::take(&mut self.unsaid)
+    }
+
+    /// Has the next one say it who may.
+    pub(super) fn leave_unsaid(&mut self, later: Later) {
+        self.unsaid.woken.extend(later.woken);
+        self.unsaid.warnings.extend(later.warnings);
     }
 
     /// Takes a run now, unless somebody waits already.
@@ -332,6 +346,10 @@ impl Queue {
 }
 
 impl Later {
+    pub(super) fn is_empty(&self) -> bool {
+        self.woken.is_empty() && self.warnings.is_empty()
+    }
+
     /// Warns, then wakes in order, the rest also if one of them panics: each has been granted pages and would
     /// otherwise never know.
     pub(super) fn carry_out(self) {

@@ -5,10 +5,11 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 
-use ringmain::{BuildError, Config, Opcode, Registry, RingMode, Runtime, diagnose, is_supported, ops};
+use ringmain::{BuildError, Config, Driver, Opcode, Registry, RingMode, Runtime, Wait, diagnose, is_supported, ops};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -101,6 +102,36 @@ fn a_panic_in_the_log_leaves_no_place_in_the_queue_for_pages() {
         assert_eq!(full.snapshot().waiting, 1);
     });
     assert_eq!((registry.snapshot().waiting, registry.snapshot().pages_free), (0, 1));
+}
+
+static CALLED: AtomicUsize = AtomicUsize::new(0);
+
+/// What a log is written to that calls the driver.
+fn calling_log() -> std::io::Sink {
+    Driver::current().turn(Wait::No).unwrap();
+    CALLED.fetch_add(1, Ordering::Relaxed);
+    std::io::sink()
+}
+
+#[test]
+fn who_hears_that_lent_pages_cannot_grow_may_call_the_driver() {
+    let registry = Registry::with_config(&Config::default().pages(1).pages_max(1 + 512)).unwrap();
+    filtered(libc::SYS_mprotect, Errno::NOMEM, move || {
+        let config = Config::default().lent([(8192, 4)]);
+        let (runtime, _script) = Runtime::builder().config(config).registry(registry.clone()).build_scripted().unwrap();
+        let subscriber =
+            tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(calling_log).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            let _entered = runtime.driver().enter();
+            let group = runtime.driver().buffer_group(8192, false).unwrap();
+            assert_eq!(group.available(), 0);
+            assert_eq!(
+                (registry.try_lease(8192).is_none(), CALLED.load(Ordering::Relaxed)),
+                (true, 1),
+                "it is said now"
+            );
+        });
+    });
 }
 
 #[test]
