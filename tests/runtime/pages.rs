@@ -353,3 +353,32 @@ fn a_lease_of_no_byte_is_of_its_registry_wherever_it_was_cut_off() {
         });
     });
 }
+
+#[test]
+fn f04_rings_come_and_go_while_others_grow_and_shrink_what_they_share() {
+    const THREADS: u8 = 3;
+    let registry = Registry::with_config(&Config::default().pages(4).pages_max(4 + 4 * 512)).unwrap();
+    thread::scope(|scope| {
+        for mark in 0..THREADS {
+            let registry = registry.clone();
+            scope.spawn(move || {
+                for life in 0..6 {
+                    let runtime = Runtime::builder().registry(registry.clone()).build().unwrap();
+                    runtime.block_on(async {
+                        for turn in 0..20 {
+                            let few = (1..4).map(|pages| through_a_pipe(&registry, pages * 4096, mark));
+                            join_all(few).await;
+                            if (turn + life) % 3 == 0 {
+                                registry.shrink();
+                            }
+                        }
+                    });
+                }
+            });
+        }
+    });
+    let now = registry.snapshot();
+    assert_eq!((now.pages_total, now.waiting), (now.pages_free, 0));
+    registry.shrink();
+    assert_eq!((registry.snapshot().pages_total, registry.is_registered()), (4, false), "no ring is left to keep any");
+}
