@@ -131,8 +131,8 @@ impl Core {
     }
 
     fn feed(&mut self) {
-        let Self { slots, outgoing, after, .. } = self;
-        slots.feed(&mut |key| outgoing.queue(key, false), &mut |left| after.rest.push_back(Rest::Lent(left)));
+        let Self { ring, slots, outgoing, after, .. } = self;
+        slots.feed(ring, &mut |key| outgoing.queue(key, false), &mut |left| after.rest.push_back(Rest::Lent(left)));
     }
 
     /// Stage what is queued: cancels, then operations in the order of their first polls.

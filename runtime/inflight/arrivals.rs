@@ -11,7 +11,7 @@ use crate::runtime::abi;
 use crate::runtime::completion::{Answer, Completion, Creates, Lending};
 use crate::runtime::lent::{Arrival, Left};
 use crate::runtime::registry::FixedBuf;
-use crate::runtime::ring::Cqe;
+use crate::runtime::ring::{Cqe, Ring};
 
 impl Slots {
     /// Whether some operation waits for a buffer.
@@ -26,9 +26,9 @@ impl Slots {
     }
 
     /// Have those queued whose turn has come; what has to be dropped when nothing is borrowed is left.
-    pub(crate) fn feed(&mut self, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) {
+    pub(crate) fn feed(&mut self, ring: &mut Ring, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) {
         let lender = Rc::clone(&self.lender);
-        lender.feed(self, queue, leave);
+        lender.feed(ring, self, queue, leave);
     }
 
     /// Whether the kernel has a receive into this group.

@@ -41,13 +41,19 @@ pub(crate) enum Left {
     Lease(#[expect(dead_code, reason = "kept to be dropped")] Lease),
     /// Why the kernel keeps a ring of buffers: who listens to the log is foreign code too.
     Kept(io::Error),
+    /// Why a ring of buffers cannot be lent now.
+    Refused(io::Error),
 }
 
 impl Left {
     /// When nothing is borrowed.
     pub(crate) fn leave(self) {
-        if let Self::Kept(error) = &self {
-            tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages");
+        match self {
+            Self::Buffer(_) | Self::Lease(_) => {}
+            Self::Kept(error) => {
+                tracing::error!(%error, "the kernel keeps a ring of buffers, which is leaked with its pages");
+            }
+            Self::Refused(error) => tracing::warn!(%error, "no ring of buffers can be lent now; it is tried again"),
         }
     }
 }
@@ -160,11 +166,7 @@ impl Group {
 
     /// Give the kernel the ring.
     pub(super) fn lend_to(self, ring: &mut Ring) -> io::Result<Rc<Self>> {
-        {
-            let mut state = self.state.borrow_mut();
-            ring.lend(self.id, &state.ring, self.incremental)?;
-            state.is_with_kernel = true;
-        }
+        self.lend_again(ring)?;
         Ok(Rc::new(self))
     }
 
@@ -264,6 +266,50 @@ impl Group {
         true
     }
 
+    /// Whether slots wait for pages that the registry has not got in one piece.
+    pub(super) fn is_hungry(&self) -> bool {
+        let state = self.state.borrow();
+        !state.starved.is_empty() && state.lease.is_some()
+    }
+
+    /// Whether it has buffers, and nobody to receive into them.
+    pub(super) fn is_idle(&self, slots: &Slots) -> bool {
+        let state = self.state.borrow();
+        let has_buffers = state.vacant.len() < state.places.len() || !state.set_aside.is_empty();
+        has_buffers && state.starved.is_empty() && !slots.has_lent(self.id)
+    }
+
+    /// Give the buffers of an idle group back. Who receives next finds none, and waits for pages.
+    pub(super) fn rest(&self, ring: &mut Ring, leave: &mut dyn FnMut(Left)) {
+        let mut state = self.state.borrow_mut();
+        // The kernel's own end of the ring cannot be moved back: the next one begins with a ring of its own.
+        let fresh = match BufRing::new(state.ring.places()) {
+            Ok(fresh) => fresh,
+            Err(error) => return leave(Left::Refused(error)),
+        };
+        match ring.unlend(self.id) {
+            Ok(()) => {
+                state.take_back(leave);
+                state.ring = Rc::new(fresh);
+            }
+            Err(error) => return leave(Left::Kept(error)),
+        }
+        drop(state);
+        if let Err(error) = self.lend_again(ring) {
+            leave(Left::Refused(error));
+        }
+    }
+
+    /// Give the kernel the ring, unless it has it: another one may have been refused when that was taken back.
+    pub(super) fn lend_again(&self, ring: &mut Ring) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        if !state.is_with_kernel {
+            ring.lend(self.id, &state.ring, self.incremental)?;
+            state.is_with_kernel = true;
+        }
+        Ok(())
+    }
+
     /// Whether [`feed`](Self::feed) has something to do now.
     pub(super) fn is_due(&self, slots: &Slots) -> bool {
         let state = self.state.borrow();
@@ -285,16 +331,7 @@ impl Group {
             return;
         }
         match ring.unlend(self.id) {
-            Ok(()) => {
-                state.is_with_kernel = false;
-                let buffers = state.places.iter_mut().filter_map(|place| place.buffer.take());
-                buffers.map(unlent).map(Left::Buffer).for_each(&mut *leave);
-                state.doubtful.clear();
-                state.vacant = (0..state.places.len() as u16).collect();
-                let State { set_aside, spare, .. } = &mut *state;
-                let aside = set_aside.drain(..).map(|(_, buffer)| unlent(buffer));
-                aside.chain(spare.drain(..)).map(Left::Buffer).for_each(leave);
-            }
+            Ok(()) => state.take_back(leave),
             Err(error) => leave(Left::Kept(error)),
         }
     }
@@ -325,6 +362,19 @@ impl State {
             0 => usize::from(!(self.doubtful.is_empty() && self.set_aside.is_empty())),
             available => available,
         }
+    }
+
+    /// The kernel has let go of the ring, and so of every buffer in it.
+    fn take_back(&mut self, leave: &mut dyn FnMut(Left)) {
+        self.is_with_kernel = false;
+        let buffers = self.places.iter_mut().filter_map(|place| place.buffer.take());
+        buffers.map(unlent).map(Left::Buffer).for_each(&mut *leave);
+        self.doubtful.clear();
+        self.vacant = (0..self.places.len() as u16).rev().collect();
+        self.fed = None;
+        self.exhausted = false;
+        let aside = self.set_aside.drain(..).map(|(_, buffer)| unlent(buffer));
+        aside.chain(self.spare.drain(..)).map(Left::Buffer).for_each(leave);
     }
 
     fn refill(&mut self, registry: &Registry, bytes: usize) {

@@ -12,7 +12,7 @@
 //! group runs *dry*: the kernel ends what finds no buffer by `ENOBUFS`, and its slot waits here, in the order in which
 //! it came, without an entry in the kernel. The group then has a place of its own in the registry's queue for pages,
 //! and the page that comes back wakes the driver, which queues as many of them again as there are buffers. No timer, and
-//! no retry that could not succeed.
+//! no retry that could not succeed. Groups that nobody receives into give their buffers back for it.
 //!
 //! A number that the kernel gives back is believed only if it is one that it was lent, and for as many bytes as were
 //! (I3): each use of a place has a number of its own, so that one given back twice is known.
@@ -137,6 +137,7 @@ impl Lender {
         };
         let asked = Asked { bytes, incremental };
         if let Some(group) = self.find(asked) {
+            group.lend_again(ring).map_err(refused)?;
             return Ok(BufferGroup { group });
         }
         // A registry that was given may be smaller than the configuration asks for, and one that grows has chunks.
@@ -183,15 +184,24 @@ impl Lender {
 
     /// Whether [`feed`](Self::feed) has something to do now, and no completion need come first.
     pub(crate) fn is_due(&self, slots: &Slots) -> bool {
-        self.is_starving() && self.groups.borrow().iter().any(|(_, group)| group.is_due(slots))
+        let groups = self.groups.borrow();
+        let is_hungry = || groups.iter().any(|(_, group)| group.is_hungry());
+        let is_idle = || groups.iter().any(|(_, group)| group.is_idle(slots));
+        self.is_starving() && (groups.iter().any(|(_, group)| group.is_due(slots)) || is_hungry() && is_idle())
     }
 
     /// Give those that wait what has come back: whose turn has come is queued. What has to be dropped is left for when
     /// nothing is borrowed.
-    pub(crate) fn feed(&self, slots: &Slots, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) {
+    pub(crate) fn feed(&self, ring: &mut Ring, slots: &Slots, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) {
+        let groups = self.groups.borrow();
         let mut starving = false;
-        for (_, group) in &*self.groups.borrow() {
+        for (_, group) in &*groups {
             starving |= group.feed(slots, queue, leave);
+        }
+        // Buffers that nobody receives into must not stand in the way of those that somebody waits for: a long one
+        // needs its pages in one piece.
+        if starving && groups.iter().any(|(_, group)| group.is_hungry()) {
+            groups.iter().filter(|(_, group)| group.is_idle(slots)).for_each(|(_, group)| group.rest(ring, leave));
         }
         self.starving.set(starving);
     }

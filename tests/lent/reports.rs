@@ -188,6 +188,30 @@ fn u10_many_streams_on_few_pages_bring_all_of_their_bytes() {
     });
 }
 
+#[test]
+fn buffers_that_nobody_receives_into_make_room_for_those_that_somebody_waits_for() {
+    each(&[(4096, 4), (65_536, 1)], 20, |runtime| {
+        let registry = runtime.driver().registry().clone();
+        runtime.block_on(async {
+            let (socket, mut peer) = sockets();
+            for _ in 0..3 {
+                // The small ones come to lie where they leave no 16 pages in one piece.
+                let before = registry.try_lease(2 * 4096).unwrap();
+                peer.write_all(b"small").unwrap();
+                let small = ops::recv_lent(&socket).await.unwrap().unwrap();
+                assert_eq!(&small[..], b"small");
+                drop((before, small));
+                peer.write_all(b"large").unwrap();
+                let large = ops::recv_lent_sized(&socket, 65_536).await.unwrap().unwrap();
+                assert_eq!((&large[..], large.capacity()), (&b"large"[..], 65_536));
+            }
+            settled().await;
+        });
+        drop(runtime);
+        assert!(all_free(&registry), "{registry:?}");
+    });
+}
+
 /// Streams of every kind that come and go, reads that fail, items that are kept, pages that run out: what is in the
 /// program's hands is marked, all of its capacity, and nobody else writes there.
 #[test]
