@@ -2,10 +2,10 @@
 //!
 //! The kernel checks a registered buffer by address and keeps its pages by reference, so memory that is registered
 //! must never be unmapped, moved or handed to two holders while an operation may touch it. The addresses are reserved
-//! once and unmapped when the last [`Segment`] and the last handle are gone (I5); the memory behind a chunk is given back
+//! once and unmapped when the last lease and the last handle are gone (I5); the memory behind a chunk is given back
 //! only when all of it is free and each ring has let go of it.
 //!
-//! Locks are taken in this order: queue, magazine, stripe of the ledger. No foreign code runs under any of them.
+//! Locks are taken in this order: queue, those who share a run (`ledger`), magazine. No foreign code runs under any of them.
 
 use std::fmt;
 use std::io;
@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::counts::Kind;
 use super::holders::Holders;
 use super::layout::Layout;
-use super::ledger::{Hold, Kind, Ledger};
+use super::ledger::{Hold, Ledger};
 use super::magazines::Magazines;
 use super::mapping::Mapping;
 use super::pool::Run;
@@ -38,7 +39,6 @@ pub(super) struct Ground {
     pub(super) layout: Layout,
     pub(super) mapping: Mapping,
     pub(super) ledger: Ledger,
-    pub(super) magazines: Magazines,
     chunks: Box<[ChunkRings]>,
     /// Rises whenever a ring's table of buffers may have to follow.
     generation: AtomicU64,
@@ -95,8 +95,7 @@ impl Arena {
         let ground = Ground {
             layout,
             mapping: Mapping::reserve(bytes, layout.align())?,
-            ledger: Ledger::new(layout.pages_max()),
-            magazines,
+            ledger: Ledger::new(layout, magazines),
             chunks: (0..layout.chunks()).map(|_| ChunkRings::default()).collect(),
             generation: AtomicU64::new(0),
             has_due: AtomicBool::new(false),
@@ -119,15 +118,21 @@ impl Arena {
         std::mem::forget(Arc::clone(self));
     }
 
-    pub(super) fn try_take(self: &Arc<Self>, run: Run, place: Place, voice: Voice) -> Option<Segment> {
-        let ready = if run.align == 1 { self.ground.magazines.take(run.pages) } else { None };
-        if let Some(first_page) = ready {
-            let grant = Grant { first_page, bytes: run.bytes };
-            self.ground.ledger.hold(grant.pages());
-            return Some(Segment::new(Arc::clone(self), grant, place));
+    /// A run that this thread keeps ready, if nobody waits: without the queue.
+    #[inline]
+    pub(super) fn take_ready(&self, run: Run) -> Option<Grant> {
+        if run.align > 1 {
+            return None;
         }
+        let first_page = self.ground.ledger.take_ready(run.pages)?;
+        Some(Grant { first_page, bytes: run.bytes })
+    }
+
+    /// Whoever holds grants, here and below, has to make segments of them before foreign code runs: a panic in that would
+    /// lose them.
+    pub(super) fn try_take(&self, run: Run, voice: Voice, hold: impl FnOnce(Grant) -> Segment) -> Option<Segment> {
         let (grant, later) = self.under_lock(|queue, later| queue.try_take(run, &self.ground, later));
-        let segment = grant.map(|grant| Segment::new(Arc::clone(self), grant, place));
+        let segment = grant.map(hold);
         self.carry_out(later, voice);
         segment
     }
@@ -135,11 +140,11 @@ impl Arena {
     /// Takes all of the runs at once if nobody waits and they are there; else takes a place at the end of the queue, and
     /// says which before any foreign code runs.
     pub(super) fn take_or_wait(
-        self: &Arc<Self>,
+        &self,
         runs: &[Run],
         waker: &Waker,
-        place: Place,
         voice: Voice,
+        hold: impl FnOnce(Vec<Grant>) -> Vec<Segment>,
         seat: impl FnOnce(u64),
     ) -> Option<Vec<Segment>> {
         // Cloned and, where it is not needed, dropped with nothing locked: both are foreign code.
@@ -148,31 +153,35 @@ impl Arena {
             let waiting = || waker.take().expect("the waker is taken once");
             queue.take_or_wait(runs, waiting, &self.ground, later)
         });
-        let segments = outcome.map(|grants| self.segments(grants, place)).map_err(seat).ok();
+        let segments = outcome.map(hold).map_err(seat).ok();
         self.carry_out(later, voice);
         drop(waker);
         segments
     }
 
-    pub(super) fn try_take_all(self: &Arc<Self>, runs: &[Run], place: Place) -> Option<Vec<Segment>> {
+    pub(super) fn try_take_all(
+        &self,
+        runs: &[Run],
+        hold: impl FnOnce(Vec<Grant>) -> Vec<Segment>,
+    ) -> Option<Vec<Segment>> {
         let (grants, later) = self.under_lock(|queue, later| queue.try_take_all(runs, &self.ground, later));
-        let segments = grants.map(|grants| self.segments(grants, place));
+        let segments = grants.map(hold);
         self.carry_out(later, Voice::Aloud);
         segments
     }
 
     /// What was granted to this place in the queue, if anything was; else remembers whom to wake.
-    pub(super) fn collect(self: &Arc<Self>, ticket: u64, waker: &Waker, place: Place) -> Option<Vec<Segment>> {
+    pub(super) fn collect(
+        &self,
+        ticket: u64,
+        waker: &Waker,
+        hold: impl FnOnce(Vec<Grant>) -> Vec<Segment>,
+    ) -> Option<Vec<Segment>> {
         let waker = waker.clone();
         let (grants, unneeded) = self.look(|queue| queue.collect(ticket, waker));
-        let segments = grants.map(|grants| self.segments(grants, place));
+        let segments = grants.map(hold);
         drop(unneeded);
         segments
-    }
-
-    /// Whoever holds grants has to make segments of them before foreign code runs: a panic in that would lose them.
-    fn segments(self: &Arc<Self>, grants: Vec<Grant>, place: Place) -> Vec<Segment> {
-        grants.into_iter().map(|grant| Segment::new(Arc::clone(self), grant, place)).collect()
     }
 
     /// Gives up a place in the queue, with what may have been granted to it.
@@ -184,7 +193,7 @@ impl Arena {
     /// One segment less has these bytes.
     pub(super) fn release(&self, bytes: &Range<usize>, hold: Hold) {
         let freed = self.ground.ledger.release(pages_of(bytes), hold);
-        if !freed.is_empty() && !self.ground.magazines.keep(&freed) {
+        if !freed.is_empty() {
             self.locked(|queue, later| queue.release(freed, &self.ground, later));
         }
     }
@@ -362,10 +371,14 @@ impl Arena {
     }
 
     /// When the next chunk will be long unused, or growth is to be tried again.
+    #[inline]
     pub(crate) fn next_trim(&self) -> Option<Instant> {
-        if !self.ground.has_due.load(Ordering::Relaxed) {
-            return None;
-        }
+        // Asked for in each turn, and hardly ever true.
+        if self.ground.has_due.load(Ordering::Relaxed) { self.next_due() } else { None }
+    }
+
+    #[cold]
+    fn next_due(&self) -> Option<Instant> {
         self.look(|queue| queue.next_due(self.idle, &self.ground))
     }
 }
@@ -375,7 +388,7 @@ impl Ground {
     pub(super) fn open(&self, chunk: usize) -> io::Result<()> {
         let pages = self.layout.pages_of(chunk);
         self.mapping.open(&pages)?;
-        self.ledger.map(pages);
+        self.ledger.map(chunk);
         Ok(())
     }
 
@@ -384,7 +397,7 @@ impl Ground {
         if !self.chunks[chunk].pinning.is_empty() {
             return None;
         }
-        Some(self.mapping.close(self.ledger.unmap(self.layout.pages_of(chunk))))
+        Some(self.mapping.close(self.ledger.unmap(chunk)))
     }
 
     /// Tells each ring to look at its table.

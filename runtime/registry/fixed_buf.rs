@@ -226,7 +226,7 @@ impl FixedBuf {
     /// `registry()` - a handle of the registry that the pages belong to.
     #[must_use]
     pub fn registry(&self) -> Registry {
-        Registry::of(Arc::clone(self.segment.arena()))
+        Registry::of(Arc::clone(self.segment.anchor().arena()))
     }
 
     /// `is_registered()` - whether a living ring has these bytes registered.

@@ -20,6 +20,11 @@ pub(super) struct Layout {
     chunk_pages: usize,
     pages: usize,
     pages_max: usize,
+    // What follows from these is asked for by every lease and operation, and takes divisions to find.
+    first_chunks: usize,
+    chunks: usize,
+    align: usize,
+    run_max: usize,
 }
 
 impl Layout {
@@ -48,25 +53,29 @@ impl Layout {
                 "a registry of {pages} pages cannot be bounded to {pages_max}; ask for fewer pages or raise the bound"
             )));
         }
-        let layout = Self { chunk_pages, pages, pages_max };
-        if layout.chunks() > CHUNKS_MAX {
+        let first_chunks = pages.div_ceil(chunk_pages);
+        let chunks = first_chunks + (pages_max - pages).div_ceil(chunk_pages);
+        if chunks > CHUNKS_MAX {
             return Err(invalid(format!(
                 "a registry of {pages_max} pages needs more than the {CHUNKS_MAX} entries that the kernel's table has; \
                  ask for at most {} pages",
                 CHUNKS_MAX * chunk_pages
             )));
         }
-        Ok(layout)
+        let align_pages = if chunks == 1 { pages.next_power_of_two() } else { chunk_pages };
+        let align = (align_pages * PAGE_BYTES).min(HUGE_BYTES);
+        let run_max = pages.min(chunk_pages).max((pages_max - pages).min(chunk_pages));
+        Ok(Self { chunk_pages, pages, pages_max, first_chunks, chunks, align, run_max })
     }
 
     /// How many chunks the registry begins with; they are never given back.
     pub(super) fn first_chunks(&self) -> usize {
-        self.pages.div_ceil(self.chunk_pages)
+        self.first_chunks
     }
 
     /// How many chunks there can be.
     pub(super) fn chunks(&self) -> usize {
-        self.first_chunks() + (self.pages_max - self.pages).div_ceil(self.chunk_pages)
+        self.chunks
     }
 
     /// The page after the last one that is never given back.
@@ -85,8 +94,14 @@ impl Layout {
             None => self.pages - chunk * self.chunk_pages,
             Some(grown) => self.pages_max - self.pages - grown * self.chunk_pages,
         };
-        let start = chunk * self.chunk_pages;
+        let start = self.start_of(chunk);
         start..start + left.min(self.chunk_pages)
+    }
+
+    /// The number of the first page of a chunk.
+    #[inline]
+    pub(super) fn start_of(&self, chunk: usize) -> usize {
+        chunk << self.chunk_pages.trailing_zeros()
     }
 
     /// The page after the last one, of all chunks.
@@ -94,8 +109,10 @@ impl Layout {
         self.pages_of(self.chunks() - 1).end
     }
 
+    #[inline]
     pub(super) fn chunk_of(&self, page: usize) -> usize {
-        page / self.chunk_pages
+        // A power of two, which the compiler cannot know.
+        page >> self.chunk_pages.trailing_zeros()
     }
 
     /// The chunk that all of these bytes lie in, by their offsets. No bytes at all lie where they were cut off, which can
@@ -112,15 +129,12 @@ impl Layout {
 
     /// What every chunk begins at a multiple of, in bytes: its own length or a huge page, whichever is less.
     pub(super) fn align(&self) -> usize {
-        let pages = if self.chunks() == 1 { self.pages.next_power_of_two() } else { self.chunk_pages };
-        (pages * PAGE_BYTES).min(HUGE_BYTES)
+        self.align
     }
 
     /// The longest run, in pages, that there can ever be: it lies in one chunk.
     pub(super) fn run_max(&self) -> usize {
-        let first = self.pages.min(self.chunk_pages);
-        let grown = (self.pages_max - self.pages).min(self.chunk_pages);
-        first.max(grown)
+        self.run_max
     }
 }
 

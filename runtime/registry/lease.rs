@@ -3,11 +3,12 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::mem;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::arena::{Arena, Place, Voice};
+use super::anchor::Anchor;
+use super::arena::{Place, Voice};
 use super::fixed_buf::FixedBuf;
 use super::layout::Layout;
 use super::pool::{Pool, Run};
@@ -50,7 +51,6 @@ pub struct LeaseMany {
 
 /// What is asked for, by how far it has come.
 struct Claim {
-    arena: Arc<Arena>,
     asked: Asked,
     /// Where it was asked for.
     place: Place,
@@ -64,24 +64,25 @@ enum Asked {
     Many(Vec<(usize, usize)>),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum State {
-    Unpolled,
+    Unpolled(Anchor),
     /// In the queue at this place, or granted pages since.
-    Waiting(u64),
+    Waiting(Anchor, u64),
     Ready,
 }
 
 impl Lease {
-    pub(super) fn new(arena: Arc<Arena>, len: usize, align: usize, place: Place, voice: Voice) -> Self {
-        Self { claim: Claim { arena, asked: Asked::One([(len, align)]), place, voice, state: State::Unpolled } }
+    pub(super) fn new(anchor: Anchor, len: usize, align: usize, place: Place, voice: Voice) -> Self {
+        let asked = Asked::One([(len, align)]);
+        Self { claim: Claim { asked, place, voice, state: State::Unpolled(anchor) } }
     }
 }
 
 impl LeaseMany {
-    pub(super) fn new(arena: Arc<Arena>, lens: &[usize], place: Place) -> Self {
-        let asked = lens.iter().map(|len| (*len, 1)).collect();
-        Self { claim: Claim { arena, asked: Asked::Many(asked), place, voice: Voice::Aloud, state: State::Unpolled } }
+    pub(super) fn new(anchor: Anchor, lens: &[usize], place: Place) -> Self {
+        let asked = Asked::Many(lens.iter().map(|len| (*len, 1)).collect());
+        Self { claim: Claim { asked, place, voice: Voice::Aloud, state: State::Unpolled(anchor) } }
     }
 }
 
@@ -96,33 +97,48 @@ impl Asked {
 
 impl Claim {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<io::Result<Vec<Segment>>> {
-        let answer = match self.state {
-            State::Unpolled => {
-                let runs = self.runs()?;
-                let Self { arena, place, voice, state, .. } = self;
-                arena.take_or_wait(&runs, cx.waker(), place, *voice, |seat| *state = State::Waiting(seat))
-            }
-            State::Waiting(place) => self.arena.collect(place, cx.waker(), self.place),
+        let granted = match &self.state {
+            State::Unpolled(anchor) => match self.runs(anchor) {
+                Ok(runs) => {
+                    let anchor = anchor.clone();
+                    let seat = |place| self.state = State::Waiting(anchor.clone(), place);
+                    anchor.take_or_wait(&runs, cx.waker(), self.place, self.voice, seat).map(Ok)
+                }
+                Err(error) => Some(Err(error)),
+            },
+            State::Waiting(anchor, place) => anchor.collect(*place, cx.waker(), self.place).map(Ok),
             State::Ready => panic!("a lease is polled after it was ready; await it once"),
         };
-        match answer {
-            Some(segments) => {
+        match granted {
+            Some(granted) => {
                 self.state = State::Ready;
-                Poll::Ready(Ok(segments))
+                Poll::Ready(granted)
             }
             None => Poll::Pending,
         }
     }
 
-    fn runs(&mut self) -> io::Result<Vec<Run>> {
-        let layout = &self.arena.ground.layout;
+    /// The only lease that is asked for, if it is there at once: that needs no clone of the waker, and no list.
+    #[inline]
+    fn try_one(&mut self) -> Option<Segment> {
+        let (State::Unpolled(anchor), [(len, align)]) = (&self.state, self.asked.as_slice()) else { return None };
+        let run = run(&anchor.ground.layout, *len, *align).ok()?;
+        let Some(grant) = anchor.take_ready(run) else {
+            let segment = anchor.try_take(run, self.place, self.voice)?;
+            self.state = State::Ready;
+            return Some(segment);
+        };
+        match mem::replace(&mut self.state, State::Ready) {
+            State::Unpolled(anchor) => Some(Segment::new(anchor, grant, self.place)),
+            State::Waiting(..) | State::Ready => None,
+        }
+    }
+
+    fn runs(&self, anchor: &Anchor) -> io::Result<Vec<Run>> {
+        let layout = &anchor.ground.layout;
         let asked = self.asked.as_slice().iter();
         let runs: io::Result<Vec<Run>> = asked.map(|(len, align)| run(layout, *len, *align)).collect();
-        let runs = runs.and_then(|runs| fits_together(layout, runs));
-        if runs.is_err() {
-            self.state = State::Ready;
-        }
-        runs
+        runs.and_then(|runs| fits_together(layout, runs))
     }
 }
 
@@ -167,16 +183,10 @@ impl Future for Lease {
     type Output = io::Result<FixedBuf>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Most leases are granted at once and need no clone of the waker, and no list.
-        let claim = &mut self.claim;
-        if let (State::Unpolled, [(len, align)]) = (claim.state, claim.asked.as_slice())
-            && let Ok(run) = run(&claim.arena.ground.layout, *len, *align)
-            && let Some(segment) = claim.arena.try_take(run, claim.place, claim.voice)
-        {
-            claim.state = State::Ready;
+        if let Some(segment) = self.claim.try_one() {
             return Poll::Ready(Ok(FixedBuf::new(segment)));
         }
-        claim.poll(cx).map_ok(|mut segments| FixedBuf::new(segments.pop().expect("one lease was asked for")))
+        self.claim.poll(cx).map_ok(|mut segments| FixedBuf::new(segments.pop().expect("one lease was asked for")))
     }
 }
 
@@ -190,8 +200,8 @@ impl Future for LeaseMany {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if let State::Waiting(place) = self.state {
-            self.arena.abandon(place);
+        if let State::Waiting(anchor, place) = &self.state {
+            anchor.abandon(*place);
         }
     }
 }

@@ -1,45 +1,24 @@
-//! Who holds each page: one record a page, and the sum of each kind.
+//! Who holds each page.
 //!
-//! Every change of a page's record moves the page from one sum to another under the same lock, so the sums always add
-//! up to the whole, however many threads work. The plain version is one lock around all records; here they lie in
-//! *stripes* of neighbouring pages with a lock each, so that threads that work on different pages rarely meet, and a
-//! snapshot takes all of the locks for as long as it reads the sums. Nothing here runs foreign code.
+//! Pages are held in *runs*: those of a lease are one, however many they are, and what is done with all of it costs the
+//! same. A lease that is cut at a page is two; a page that is cut inside is one of its own, with several holders. The
+//! plain version is a record for each page. So each segment has whole runs, one after the other, and of these only the
+//! first and the last may be others' as well.
+//!
+//! What a run is changes together with the counts, and each change is one of [`Magazines`], so that these always add up
+//! to the whole, however many threads work. A run that has one holder is a word; where there are several, or operations
+//! overlap, a lock orders them, and the counts are changed while it is held. Nothing here runs foreign code.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::snapshot::{InFlightPages, Snapshot};
-use crate::runtime::abi;
-
-/// Neighbouring pages that lie in one stripe: a lease of this length takes one lock.
-const BLOCK_PAGES: usize = 16;
-const STRIPES_MAX: usize = 64;
-
-/// What an operation does with the pages of its entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    Receive,
-    Send,
-    Other,
-}
-
-impl Kind {
-    const COUNT: usize = 5;
-
-    /// What an entry of this opcode does with them.
-    pub(crate) fn of(opcode: u8) -> Self {
-        match opcode {
-            abi::READ | abi::READV | abi::READ_FIXED | abi::READV_FIXED => Self::Read,
-            abi::WRITE | abi::WRITEV | abi::WRITE_FIXED | abi::WRITEV_FIXED => Self::Write,
-            abi::RECV => Self::Receive,
-            abi::SEND | abi::SEND_ZC | abi::SENDMSG | abi::SENDMSG_ZC => Self::Send,
-            _ => Self::Other,
-        }
-    }
-}
+use super::counts::{Class, Counts, Kind, Shift};
+use super::flights::{Change, Sharers, State};
+use super::layout::Layout;
+use super::magazines::Magazines;
+use super::runs::Runs;
+use super::snapshot::Snapshot;
 
 /// How a segment has its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,112 +31,59 @@ pub(super) enum Hold {
     Lent,
 }
 
-/// What a page counts as: the last of these that holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Class {
-    Absent,
-    Free,
-    Leased,
-    Shared,
-    Lent,
-    InFlight(Kind),
-    Notifying,
-}
-
-impl Class {
-    const COUNT: usize = 6 + Kind::COUNT;
-
-    fn index(self) -> usize {
+impl Hold {
+    fn class(self) -> Class {
         match self {
-            Self::Absent => 0,
-            Self::Free => 1,
-            Self::Leased => 2,
-            Self::Shared => 3,
-            Self::Lent => 4,
-            Self::Notifying => 5,
-            Self::InFlight(kind) => 6 + kind as usize,
+            Self::Exclusive => Class::Leased,
+            Self::Frozen => Class::Shared,
+            Self::Lent => Class::Lent,
         }
     }
 
-    fn is_with_kernel(self) -> bool {
-        matches!(self, Self::InFlight(_) | Self::Notifying)
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Page {
-    /// Operations of each kind that the kernel holds on it.
-    flights: [u32; Kind::COUNT],
-    /// Zero-copy sends whose result is out and whose notification is to come.
-    notifying: u32,
-    /// Segments that have bytes on it, each at least one of its 4096; of these, how many are frozen, and lent.
-    holders: u16,
-    frozen: u16,
-    lent: u16,
-    /// Whether there is memory.
-    is_mapped: bool,
-    /// Whether any of the first two is not zero, so that most changes need not look at them.
-    is_with_kernel: bool,
-}
-
-impl Page {
-    fn class(&self) -> Class {
+    /// What the word of a run says that one holder has so and nobody uses; none where it cannot.
+    fn idle(self) -> Option<State> {
         match self {
-            Self { is_with_kernel: true, .. } => self.class_with_kernel(),
-            Self { is_mapped: false, .. } => Class::Absent,
-            Self { holders: 0, .. } => Class::Free,
-            Self { lent: 1.., .. } => Class::Lent,
-            Self { frozen: 1.., .. } => Class::Shared,
-            _ => Class::Leased,
-        }
-    }
-
-    fn class_with_kernel(&self) -> Class {
-        const KINDS: [Kind; Kind::COUNT] = [Kind::Read, Kind::Receive, Kind::Write, Kind::Send, Kind::Other];
-        if self.notifying > 0 {
-            return Class::Notifying;
-        }
-        let kind = KINDS.into_iter().find(|kind| self.flights[*kind as usize] > 0);
-        Class::InFlight(kind.expect("an operation of some kind is on a page that the kernel has"))
-    }
-
-    fn see_kernel(&mut self) {
-        self.is_with_kernel = self.notifying > 0 || self.flights.iter().any(|flights| *flights > 0);
-    }
-
-    fn count(&mut self, hold: Hold) -> Option<&mut u16> {
-        match hold {
-            Hold::Exclusive => None,
-            Hold::Frozen => Some(&mut self.frozen),
-            Hold::Lent => Some(&mut self.lent),
-        }
-    }
-
-    fn add_holder(&mut self, hold: Hold) {
-        self.holders += 1;
-        if let Some(count) = self.count(hold) {
-            *count += 1;
-        }
-    }
-
-    fn remove_holder(&mut self, hold: Hold) {
-        self.holders -= 1;
-        if let Some(count) = self.count(hold) {
-            *count -= 1;
+            Self::Exclusive => Some(State::Idle { is_lent: false }),
+            Self::Lent => Some(State::Idle { is_lent: true }),
+            Self::Frozen => None,
         }
     }
 }
 
-/// A part of the records, with its own sums. On a cache line of its own: threads that work on different stripes do not
-/// disturb each other.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe(Mutex<Records>);
+/// A chunk that has or had memory.
+#[derive(Debug)]
+struct Chunk {
+    runs: Runs,
+    /// One for each page, of which those where a run starts are in use.
+    places: Box<[Place]>,
+}
 
+/// What is known of the run that starts here.
 #[derive(Debug, Default)]
-struct Records {
-    pages: Vec<Page>,
-    sums: [usize; Class::COUNT],
+struct Place {
+    /// A [`State`].
+    word: AtomicU64,
+    /// Made when it is first needed, and kept.
+    sharers: Mutex<Option<Box<Sharers>>>,
+}
+
+impl Place {
+    #[inline]
+    fn state(&self) -> State {
+        State::of_word(self.word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn set(&self, state: State) {
+        self.word.store(state.to_word(), Ordering::Release);
+    }
+
+    /// Whether the state was still this one.
+    #[inline]
+    fn replace(&self, state: State, next: State) -> bool {
+        let (word, next) = (state.to_word(), next.to_word());
+        self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
 }
 
 /// Pages that nobody holds and nobody can be given: their memory can go.
@@ -172,243 +98,297 @@ impl Unmapped {
 
 #[derive(Debug)]
 pub(super) struct Ledger {
-    stripes: Box<[Stripe]>,
-    /// For the high-water marks alone; the sums are the truth.
-    held: HighWater,
-    with_kernel: HighWater,
+    layout: Layout,
+    chunks: Box<[OnceLock<Chunk>]>,
+    pub(super) magazines: Magazines,
 }
 
 impl Ledger {
-    /// Records for at most so many pages, none of which has memory yet.
-    pub(super) fn new(pages_max: usize) -> Self {
-        let stripes = pages_max.div_ceil(BLOCK_PAGES).clamp(1, STRIPES_MAX);
-        Self {
-            stripes: (0..stripes).map(|_| Stripe::default()).collect(),
-            held: HighWater::default(),
-            with_kernel: HighWater::default(),
-        }
+    /// No chunk has memory yet.
+    pub(super) fn new(layout: Layout, magazines: Magazines) -> Self {
+        Self { layout, chunks: (0..layout.chunks()).map(|_| OnceLock::new()).collect(), magazines }
     }
 
-    /// These pages have memory now, and are free.
-    pub(super) fn map(&self, pages: Range<usize>) {
-        self.change(pages, |at, page| {
-            assert!(!page.is_mapped, "page {at} has memory already");
-            page.is_mapped = true;
-        });
+    /// The pages of a chunk have memory now, and are free.
+    pub(super) fn map(&self, chunk: usize) {
+        let pages = self.layout.pages_of(chunk).len();
+        let mapped = self.chunks[chunk]
+            .get_or_init(|| Chunk { runs: Runs::new(pages), places: (0..pages).map(|_| Place::default()).collect() });
+        assert!(mapped.runs.is_empty(), "chunk {chunk} has memory already");
+        let mut counts = Counts::default();
+        counts.add(Class::Free, pages as isize);
+        self.magazines.count(counts);
     }
 
-    /// Nobody can be given these pages any more, until they are mapped again: none of them is held.
-    pub(super) fn unmap(&self, pages: Range<usize>) -> Unmapped {
-        self.change(pages.clone(), |at, page| {
-            assert!(page.class() == Class::Free, "page {at} is given back to the system while somebody has it");
-            page.is_mapped = false;
-        });
+    /// Nobody can be given the pages of a chunk any more, until it is mapped again: none of them is held.
+    pub(super) fn unmap(&self, chunk: usize) -> Unmapped {
+        let pages = self.layout.pages_of(chunk);
+        let (mapped, _start) = self.chunk_of(pages.start);
+        assert!(mapped.runs.is_empty(), "chunk {chunk} is given back to the system while somebody has some of it");
+        let mut counts = Counts::default();
+        counts.add(Class::Free, -(pages.len() as isize));
+        self.magazines.count(counts);
         Unmapped(pages)
+    }
+
+    /// One holder takes a run of free pages out of this thread's magazine.
+    #[inline]
+    pub(super) fn take_ready(&self, pages: usize) -> Option<usize> {
+        let start = self.magazines.take(pages)?;
+        let (chunk, at) = self.chunk_of(start);
+        let is_free = chunk.runs.len_at(at) == pages && chunk.places[at].state() == State::Ready;
+        assert!(is_free, "page {start} is leased though it is not free");
+        chunk.places[at].set(State::FRESH);
+        Some(start)
     }
 
     /// One holder takes these free pages.
     pub(super) fn hold(&self, pages: Range<usize>) {
-        self.held.add(pages.len());
-        // The plain version is `change`. All of these go from one sum to one other.
-        self.each_block(pages, |first, pages, sums| {
-            for (at, page) in (first..).zip(&*pages) {
-                let is_free = page.is_mapped && page.holders == 0 && !page.is_with_kernel;
-                assert!(is_free, "page {at} is leased though it is not free");
+        let (chunk, at) = self.chunk_of(pages.start);
+        chunk.runs.form(at, pages.len());
+        chunk.places[at].set(State::FRESH);
+        self.shift(Class::Free, Class::Leased, pages.len());
+    }
+
+    /// Pages that were taken are free as if they had not been.
+    pub(super) fn unhold(&self, pages: Range<usize>) {
+        let (chunk, at) = self.chunk_of(pages.start);
+        let is_whole = chunk.runs.len_at(at) == pages.len() && chunk.places[at].state() == State::FRESH;
+        assert!(is_whole, "page {} is given back though it is not as it was taken", pages.start);
+        self.shift(Class::Leased, Class::Free, pages.len());
+        chunk.runs.dissolve(at);
+    }
+
+    /// A run that was kept ready is the pool's.
+    pub(super) fn unready(&self, start: usize) {
+        let (chunk, at) = self.chunk_of(start);
+        assert!(chunk.places[at].state() == State::Ready, "page {start} is kept ready though it is not free");
+        chunk.runs.dissolve(at);
+    }
+
+    /// One segment less has bytes on these pages; those that are the pool's now. A run that is this thread's to keep is
+    /// not among them.
+    #[inline]
+    pub(super) fn release(&self, pages: Range<usize>, hold: Hold) -> Range<usize> {
+        let (chunk, at) = self.chunk_of(pages.start);
+        let place = &chunk.places[at];
+        let is_whole = chunk.runs.len_at(at) == pages.len() && Some(place.state()) == hold.idle();
+        if !is_whole {
+            return self.release_runs(pages, hold);
+        }
+        place.set(State::Ready);
+        if self.magazines.keep(&pages, hold.class()) {
+            return 0..0;
+        }
+        chunk.runs.dissolve(at);
+        pages
+    }
+
+    /// A segment is cut in two before this page, or inside it.
+    pub(super) fn split(&self, page: usize, is_inside: bool, hold: Hold) {
+        let (chunk, at) = self.chunk_of(page);
+        chunk.cut(at, page);
+        if is_inside {
+            if chunk.runs.len_at(at) > 1 {
+                chunk.cut(at + 1, page + 1);
             }
-            pages.iter_mut().for_each(|page| page.holders = 1);
-            sums[Class::Free.index()] -= pages.len();
-            sums[Class::Leased.index()] += pages.len();
-        });
+            self.share(chunk, at, |sharers| {
+                assert!(sharers.holders() < super::PAGE_BYTES, "page {page} has more holders than bytes");
+                sharers.add_holder(hold)
+            });
+        }
     }
 
-    /// One segment more has bytes on this page, which is held already.
-    pub(super) fn share(&self, page: usize, hold: Hold) {
-        self.change(page..page + 1, |at, page| {
-            assert!(page.holders > 0, "page {at} is split though nobody holds it");
-            assert!(usize::from(page.holders) < super::PAGE_BYTES, "page {at} has more holders than bytes");
-            page.add_holder(hold);
-        });
-    }
-
-    /// Two segments on this page have become one.
-    pub(super) fn join(&self, page: usize, hold: Hold) {
-        self.change(page..page + 1, |at, page| {
-            assert!(page.holders > 1, "page {at} is joined though nobody else holds it");
-            page.remove_holder(hold);
-        });
+    /// Two segments, which now have these pages as one, were cut before this page, or inside it.
+    pub(super) fn join(&self, pages: Range<usize>, page: usize, is_inside: bool, hold: Hold) {
+        let (chunk, at) = self.chunk_of(page);
+        if is_inside {
+            self.share(chunk, at, |sharers| {
+                assert!(sharers.holders() > 1, "page {page} is joined though nobody else holds it");
+                sharers.remove_holder(hold)
+            });
+        }
+        // Runs that are one segment's alone are one run again.
+        for cut in [at + 1, at] {
+            let border = page + cut - at;
+            if pages.start < border && border < pages.end {
+                chunk.uncut(cut);
+            }
+        }
     }
 
     /// A segment has its bytes in another way than before.
     pub(super) fn rehold(&self, pages: Range<usize>, from: Hold, to: Hold) {
-        self.change(pages, |at, page| {
-            assert!(page.holders > 0, "page {at} changes its way of being held though nobody holds it");
-            page.remove_holder(from);
-            page.add_holder(to);
-        });
-    }
-
-    /// One segment less has bytes on these pages; those that nobody holds now.
-    pub(super) fn release(&self, pages: Range<usize>, hold: Hold) -> Range<usize> {
-        // All but the first and the last page are this segment's alone, so what becomes free is one run.
-        let mut freed = pages.end..pages.start;
-        self.each_block(pages, |first, pages, sums| {
-            for (at, page) in (first..).zip(pages) {
-                assert!(page.holders > 0, "page {at} is released though nobody holds it");
-                let before = page.class();
-                if page.holders == 1 {
-                    // I1: the operation owns its lease. Were it otherwise the kernel could write into the next lease.
-                    assert!(!page.is_with_kernel, "page {at} is released while the kernel has it");
-                    freed = freed.start.min(at)..freed.end.max(at + 1);
+        self.each_run(pages, |chunk, start, run| {
+            let place = &chunk.places[start];
+            match (from.idle(), to.idle()) {
+                (Some(idle), Some(next)) if place.state() == idle => {
+                    place.set(next);
+                    self.shift(from.class(), to.class(), run.len());
                 }
-                page.remove_holder(hold);
-                // No page comes to the kernel or from it by this.
-                sums[before.index()] -= 1;
-                sums[page.class().index()] += 1;
+                _ => _ = self.share(chunk, start, |sharers| sharers.rehold(from, to)),
             }
         });
-        let freed = freed.start..freed.end.max(freed.start);
-        self.held.remove(freed.len());
-        freed
     }
 
     /// One operation more of the kernel is on these pages.
     pub(super) fn begin_flight(&self, kind: Kind, pages: Range<usize>) {
-        self.change(pages, |at, page| {
-            let flights = &mut page.flights[kind as usize];
-            assert!(*flights < u32::MAX, "page {at} has more operations in flight than a ring can hold");
-            *flights += 1;
-            page.is_with_kernel = true;
-        });
+        self.change(pages, Change::Begin(kind));
     }
 
     /// One operation less of the kernel is on these pages.
     pub(super) fn end_flight(&self, kind: Kind, pages: Range<usize>) {
-        self.change(pages, |at, page| {
-            let flights = &mut page.flights[kind as usize];
-            assert!(*flights > 0, "page {at} ends a flight that never began");
-            *flights -= 1;
-            page.see_kernel();
-        });
+        self.change(pages, Change::End(kind));
     }
 
     /// The result of an operation on these pages is out, and the kernel keeps them until its notification.
     pub(super) fn await_notification(&self, kind: Kind, pages: Range<usize>) {
-        self.change(pages, |at, page| {
-            let flights = &mut page.flights[kind as usize];
-            assert!(*flights > 0, "page {at} awaits the notification of an operation that never began");
-            *flights -= 1;
-            page.notifying += 1;
-        });
+        self.change(pages, Change::AwaitNotification(kind));
     }
 
     /// That notification has come.
     pub(super) fn end_notification(&self, pages: Range<usize>) {
-        self.change(pages, |at, page| {
-            assert!(page.notifying > 0, "page {at} has a notification that nobody awaits");
-            page.notifying -= 1;
-            page.see_kernel();
-        });
+        self.change(pages, Change::EndNotification);
     }
 
     /// Fills in who has the pages, at one moment.
     pub(super) fn count(&self, snapshot: &mut Snapshot) {
-        let locked: Vec<_> = self.stripes.iter().map(lock).collect();
-        let sum = |class: Class| locked.iter().map(|records| records.sums[class.index()]).sum::<usize>();
-        let flying = |kind| sum(Class::InFlight(kind));
-        snapshot.in_flight = InFlightPages {
-            read: flying(Kind::Read),
-            write: flying(Kind::Write),
-            receive: flying(Kind::Receive),
-            send: flying(Kind::Send),
-            other: flying(Kind::Other),
-        };
-        snapshot.pages_in_flight = snapshot.in_flight.sum();
-        snapshot.pages_free = sum(Class::Free);
-        snapshot.pages_leased = sum(Class::Leased);
-        snapshot.pages_shared = sum(Class::Shared);
-        snapshot.pages_lent = sum(Class::Lent);
-        snapshot.pages_notifying = sum(Class::Notifying);
-        drop(locked);
-        snapshot.pages_total = snapshot.pages_free
-            + snapshot.pages_leased
-            + snapshot.pages_shared
-            + snapshot.pages_lent
-            + snapshot.pages_in_flight
-            + snapshot.pages_notifying;
-        snapshot.pages_held_max = self.held.max();
-        snapshot.pages_in_flight_max = self.with_kernel.max();
+        self.magazines.tell(snapshot);
     }
 
-    /// Changes the record of each of these pages, in order. What asserts leaves its own page as it was.
-    fn change(&self, pages: Range<usize>, mut change: impl FnMut(usize, &mut Page)) {
-        let (mut came, mut went) = (0, 0);
-        self.each_block(pages, |first, pages, sums| {
-            for (at, page) in (first..).zip(pages) {
-                let before = page.class();
-                change(at, page);
-                let after = page.class();
-                if before != after {
-                    sums[before.index()] -= 1;
-                    sums[after.index()] += 1;
-                    came += usize::from(after.is_with_kernel() && !before.is_with_kernel());
-                    went += usize::from(before.is_with_kernel() && !after.is_with_kernel());
-                }
+    fn shift(&self, from: Class, to: Class, pages: usize) {
+        let _is_true = self.magazines.shift_if(Shift { from, to, pages }, || true);
+    }
+
+    fn change(&self, pages: Range<usize>, change: Change) {
+        let chunk_start = pages.start - self.chunk_of(pages.start).1;
+        self.each_run(pages, |chunk, start, pages| {
+            let place = &chunk.places[start];
+            let state = place.state();
+            if let Some((next, shift)) = state.changed(change, &pages)
+                && self.magazines.shift_if(shift, || place.replace(state, next))
+            {
+                return;
+            }
+            self.share(chunk, start, |sharers| sharers.change(pages, change, chunk_start + start));
+        });
+    }
+
+    /// The runs that these pages are in, in their order: the chunk, the start, and which pages of the run are meant.
+    #[inline]
+    fn each_run(&self, pages: Range<usize>, mut visit: impl FnMut(&Chunk, usize, Range<usize>)) {
+        if pages.is_empty() {
+            return;
+        }
+        let (chunk, first) = self.chunk_of(pages.start);
+        let (mut at, end) = (first, first + pages.len());
+        while at < end {
+            let run = chunk.runs.find(at);
+            assert!(run.is_some(), "page {} is used though nobody holds it", pages.start + (at - first));
+            let (start, len) = run.unwrap_or_default();
+            let run_end = end.min(start + len);
+            visit(chunk, start, at - start..run_end - start);
+            at = run_end;
+        }
+    }
+
+    /// What `release` does where a segment is not one run of its own.
+    #[inline(never)]
+    fn release_runs(&self, pages: Range<usize>, hold: Hold) -> Range<usize> {
+        let (chunk, first) = self.chunk_of(pages.start);
+        let (mut freed, mut runs) = (pages.end..pages.start, 0);
+        self.each_run(pages.clone(), |chunk, start, run| {
+            let at = pages.start + start - first;
+            let is_free = if Some(chunk.places[start].state()) == hold.idle() {
+                chunk.places[start].set(State::Ready);
+                self.shift(hold.class(), Class::Free, run.len());
+                true
+            } else {
+                let holders = self.share(chunk, start, |sharers| {
+                    // I1: the operation owns its lease. Were it otherwise the kernel could write into the next lease.
+                    let is_last = sharers.holders() == 1;
+                    assert!(!is_last || !sharers.is_with_kernel(), "page {at} is released while the kernel has it");
+                    sharers.remove_holder(hold)
+                });
+                holders == 0
+            };
+            if is_free {
+                freed = freed.start.min(at)..freed.end.max(at + run.len());
+                runs += 1;
             }
         });
-        self.with_kernel.add(came);
-        self.with_kernel.remove(went);
-    }
-
-    /// Takes the lock of each block of these pages, in order: the number of its first page that is meant, these pages'
-    /// records, and the sums of the stripe.
-    fn each_block(&self, pages: Range<usize>, mut visit: impl FnMut(usize, &mut [Page], &mut [usize; Class::COUNT])) {
-        let mut at = pages.start;
-        while at < pages.end {
-            let block = at / BLOCK_PAGES;
-            let end = pages.end.min((block + 1) * BLOCK_PAGES);
-            let first = block / self.stripes.len() * BLOCK_PAGES;
-            let mut records = lock(&self.stripes[block % self.stripes.len()]);
-            let Records { pages, sums } = &mut *records;
-            if pages.len() < first + BLOCK_PAGES {
-                sums[Class::Absent.index()] += first + BLOCK_PAGES - pages.len();
-                pages.resize(first + BLOCK_PAGES, Page::default());
-            }
-            let start = first + at % BLOCK_PAGES;
-            visit(at, &mut pages[start..start + (end - at)], sums);
-            at = end;
+        if runs == 1 && self.magazines.keep(&freed, Class::Free) || runs == 0 {
+            return 0..0;
         }
+        // All but the first and the last run were this segment's alone, so what has become free is in one piece.
+        let mut at = first + freed.start - pages.start;
+        for _ in 0..runs {
+            let next = at + chunk.runs.len_at(at);
+            chunk.runs.dissolve(at);
+            at = next;
+        }
+        freed
     }
-}
 
-/// What asserts under the lock does so before it changes its page, so a stripe that a panic left behind is still right.
-fn lock(stripe: &Stripe) -> MutexGuard<'_, Records> {
-    stripe.0.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A number, and the most that it ever was.
-#[derive(Debug, Default)]
-struct HighWater {
-    now: AtomicUsize,
-    max: AtomicUsize,
-}
-
-impl HighWater {
-    fn add(&self, pages: usize) {
-        if pages > 0 {
-            let now = self.now.fetch_add(pages, Ordering::Relaxed) + pages;
-            if now > self.max.load(Ordering::Relaxed) {
-                self.max.fetch_max(now, Ordering::Relaxed);
+    /// Changes a run under the lock of those who share it, and counts the change; how many still hold it.
+    fn share(&self, chunk: &Chunk, start: usize, change: impl FnOnce(&mut Sharers) -> Counts) -> usize {
+        let place = &chunk.places[start];
+        // What asserts does so before it changes anything, so what a panic left behind is still right.
+        let mut sharers = place.sharers.lock().unwrap_or_else(PoisonError::into_inner);
+        let sharers = sharers.get_or_insert_default();
+        loop {
+            let state = place.state();
+            assert!(state != State::Ready, "a page is used though nobody holds it");
+            if state == State::Several {
+                break;
+            }
+            if place.replace(state, State::Several) {
+                sharers.take_over(state, chunk.runs.len_at(start));
+                break;
             }
         }
-    }
-
-    fn remove(&self, pages: usize) {
-        if pages > 0 {
-            self.now.fetch_sub(pages, Ordering::Relaxed);
+        self.magazines.count(change(sharers));
+        // From here on whoever finds the word so may change it without the lock.
+        if sharers.holders() == 0 {
+            place.set(State::Ready);
+        } else if let Some(state) = sharers.simple() {
+            place.set(state);
         }
+        sharers.holders()
     }
 
-    fn max(&self) -> usize {
-        self.max.load(Ordering::Relaxed)
+    /// The chunk that this page is in, and where.
+    #[inline]
+    fn chunk_of(&self, page: usize) -> (&Chunk, usize) {
+        let chunk = self.layout.chunk_of(page);
+        let start = self.layout.start_of(chunk);
+        (self.chunks[chunk].get().expect("a page that is used has memory"), page - start)
+    }
+}
+
+impl Chunk {
+    /// A run is to start at this page of the chunk, which the program calls `page`.
+    fn cut(&self, at: usize, page: usize) {
+        let run = self.runs.find(at);
+        assert!(run.is_some(), "page {page} is split though nobody holds it");
+        let (start, _len) = run.unwrap_or_default();
+        if start == at {
+            return;
+        }
+        let state = self.places[start].state();
+        assert!(matches!(state, State::Idle { .. }), "page {page} is split while the kernel has it");
+        self.runs.cut(start, at);
+        self.places[at].set(state);
+    }
+
+    /// Undoes a cut, if the runs on both sides of it are alike and nobody else's.
+    fn uncut(&self, at: usize) {
+        let Some((start, _len)) = self.runs.find(at - 1) else { return };
+        let (first, second) = (self.places[start].state(), self.places[at].state());
+        let is_cut = self.runs.len_at(at) > 0;
+        if is_cut && first == second && matches!(first, State::Idle { .. }) {
+            self.runs.join(start);
+            self.places[at].set(State::FRESH);
+        }
     }
 }

@@ -12,19 +12,24 @@
 //!
 //! Addresses are reserved once, up to the bound; memory comes in *chunks*, each of which is one entry of the kernel's
 //! table. A lease is a run of pages inside one chunk, so that an operation can name it by the chunk's index and an
-//! address. A lease can be split at any byte; the ledger counts the holders of each page, and the page is free when the
-//! last of them is gone. Neither leasing nor releasing makes a system call, unless the registry grows or two threads
-//! meet at a lock.
+//! address. A lease can be split at any byte; the ledger counts the holders of a page that was cut, and it is free when
+//! the last of them is gone. Neither leasing nor releasing makes a system call, unless the registry grows or two threads
+//! meet at a lock. What they cost, and the start and end of an operation, does not grow with the length of a lease, or
+//! where the pool has to be asked with its logarithm.
 //!
-//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs,
-//! `magazines` keep some ready for each thread, `ledger` knows who has each page, `queue` who waits, `rings` which ring
-//! registered what, and `arena` holds all of these; `segment` is a range of bytes with one holder, and `fixed_buf`,
-//! `shared_buf` and `lease` are what the program sees.
+//! From the bottom: `mapping` is memory, `layout` cuts it in chunks, `bits`, `buddy` and `pool` find free runs, `counts` is
+//! what pages count as, `magazines` keep for each thread some runs ready and its part of the counts, `runs` finds the run
+//! that a page is in, `flights` is what the kernel does with one, `ledger` knows who has each, `queue` who waits, `rings`
+//! which ring registered what, and `arena` holds all of these; `anchor` keeps it alive, `segment` is a range of bytes with
+//! one holder, and `fixed_buf`, `shared_buf` and `lease` are what the program sees.
 
+mod anchor;
 mod arena;
 mod bits;
 mod buddy;
+mod counts;
 mod fixed_buf;
+mod flights;
 mod holders;
 mod layout;
 mod lease;
@@ -36,6 +41,7 @@ mod queue;
 mod registration;
 mod ring_pages;
 mod rings;
+mod runs;
 mod segment;
 mod shared_buf;
 mod snapshot;
@@ -51,13 +57,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use anchor::{Anchor, Anchors};
 use arena::Voice;
 pub(crate) use arena::{Arena, TableChange};
+pub(crate) use counts::Kind;
 pub use fixed_buf::FixedBuf;
 pub use holders::Holder;
 use layout::Layout;
 pub use lease::{Lease, LeaseMany};
-pub(crate) use ledger::Kind;
 use registration::Registration;
 pub(crate) use ring_pages::RingPages;
 pub(crate) use rings::RingSlot;
@@ -99,6 +106,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// ```
 pub struct Registry {
     arena: Arc<Arena>,
+    anchors: Anchors,
 }
 
 impl Registry {
@@ -174,7 +182,7 @@ impl Registry {
     #[track_caller]
     pub fn try_lease(&self, len: usize) -> Option<FixedBuf> {
         let run = lease::run(&self.arena.ground.layout, len, 1).ok()?;
-        self.arena.try_take(run, Location::caller(), Voice::Aloud).map(FixedBuf::new)
+        self.anchor().try_take(run, Location::caller(), Voice::Aloud).map(FixedBuf::new)
     }
 
     /// Whether a lease of so many bytes can ever be granted; the error says why not.
@@ -188,7 +196,7 @@ impl Registry {
     #[track_caller]
     pub fn try_lease_aligned(&self, len: usize, align: usize) -> Option<FixedBuf> {
         let run = lease::run(&self.arena.ground.layout, len, align).ok()?;
-        self.arena.try_take(run, Location::caller(), Voice::Aloud).map(FixedBuf::new)
+        self.anchor().try_take(run, Location::caller(), Voice::Aloud).map(FixedBuf::new)
     }
 
     /// `try_lease_many(lens)` - takes a lease of each of these lengths in bytes if all are free now and nobody waits
@@ -198,7 +206,7 @@ impl Registry {
     pub fn try_lease_many(&self, lens: &[usize]) -> Option<Vec<FixedBuf>> {
         let layout = &self.arena.ground.layout;
         let runs: Vec<_> = lens.iter().map(|len| lease::run(layout, *len, 1)).collect::<io::Result<_>>().ok()?;
-        let segments = self.arena.try_take_all(&runs, Location::caller())?;
+        let segments = self.anchor().try_take_all(&runs, Location::caller())?;
         Some(segments.into_iter().map(FixedBuf::new).collect())
     }
 
@@ -242,7 +250,7 @@ impl Registry {
     /// ```
     #[track_caller]
     pub fn lease(&self, len: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len, 1, Location::caller(), Voice::Aloud)
+        Lease::new(self.anchor().clone(), len, 1, Location::caller(), Voice::Aloud)
     }
 
     /// `lease_aligned(len, align)` - takes `len` bytes that begin at a multiple of `align` bytes, and waits its turn if
@@ -269,7 +277,7 @@ impl Registry {
     /// ```
     #[track_caller]
     pub fn lease_aligned(&self, len: usize, align: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len, align, Location::caller(), Voice::Aloud)
+        Lease::new(self.anchor().clone(), len, align, Location::caller(), Voice::Aloud)
     }
 
     /// `lease_many(lens)` - takes a lease of each of these lengths in bytes, in this order: all of them, or it waits its
@@ -302,7 +310,7 @@ impl Registry {
     /// ```
     #[track_caller]
     pub fn lease_many(&self, lens: &[usize]) -> LeaseMany {
-        LeaseMany::new(Arc::clone(&self.arena), lens, Location::caller())
+        LeaseMany::new(self.anchor().clone(), lens, Location::caller())
     }
 
     /// `shrink()` - gives back what the registry has grown by and what is all free, without waiting for it to be long
@@ -387,13 +395,13 @@ impl Registry {
     #[track_caller]
     pub(crate) fn try_lease_silent(&self, len: usize) -> Option<FixedBuf> {
         let run = lease::run(&self.arena.ground.layout, len, 1).ok()?;
-        self.arena.try_take(run, Location::caller(), Voice::Silent).map(FixedBuf::new)
+        self.anchor().try_take(run, Location::caller(), Voice::Silent).map(FixedBuf::new)
     }
 
     /// [`lease`](Self::lease) that is polled while a driver is borrowed, and dropped when none is.
     #[track_caller]
     pub(crate) fn lease_silent(&self, len: usize) -> Lease {
-        Lease::new(Arc::clone(&self.arena), len, 1, Location::caller(), Voice::Silent)
+        Lease::new(self.anchor().clone(), len, 1, Location::caller(), Voice::Silent)
     }
 
     /// A place for a ring that is to use these pages, and to register them if it can; `None` if it may not, or if as
@@ -461,7 +469,13 @@ impl Registry {
 
     fn of(arena: Arc<Arena>) -> Self {
         arena.handles.fetch_add(1, Ordering::Relaxed);
-        Self { arena }
+        Self { arena, anchors: Anchors::default() }
+    }
+
+    /// What the leases of this thread keep the arena by.
+    #[inline]
+    fn anchor(&self) -> &Anchor {
+        self.anchors.own(&self.arena)
     }
 
     fn registration(&self) -> MutexGuard<'_, Registration> {
@@ -477,7 +491,8 @@ fn report(holders: &[Holder], when: &str) {
 
 impl Clone for Registry {
     fn clone(&self) -> Self {
-        Self::of(Arc::clone(&self.arena))
+        self.arena.handles.fetch_add(1, Ordering::Relaxed);
+        Self { arena: Arc::clone(&self.arena), anchors: self.anchors.clone() }
     }
 }
 

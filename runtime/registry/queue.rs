@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use super::PAGE_BYTES;
 use super::arena::Ground;
 use super::layout::Layout;
-use super::ledger::Hold;
 use super::pool::{Pool, Run};
 use super::snapshot::Snapshot;
 
@@ -132,9 +131,9 @@ impl Queue {
     ) -> Result<Vec<Grant>, u64> {
         if self.waiting.is_empty() {
             // What others release from here on comes to this queue, so that nothing is missed by the last look.
-            ground.magazines.close();
+            ground.ledger.magazines.close();
             if let Some(grants) = self.take_all(runs, ground, later) {
-                ground.magazines.open();
+                ground.ledger.magazines.open();
                 return Ok(grants);
             }
         }
@@ -163,7 +162,7 @@ impl Queue {
         }
         self.serve(ground, later);
         if self.waiting.is_empty() {
-            ground.magazines.open();
+            ground.ledger.magazines.open();
         }
         waiter.map(|waiter| waiter.waker)
     }
@@ -246,7 +245,7 @@ impl Queue {
             self.granted.insert(place, grants);
             later.woken.extend(self.waiting.remove(&place).map(|waiter| waiter.waker));
         }
-        ground.magazines.open();
+        ground.ledger.magazines.open();
     }
 
     fn take_all(&mut self, runs: &[Run], ground: &Ground, later: &mut Later) -> Option<Vec<Grant>> {
@@ -293,7 +292,10 @@ impl Queue {
     }
 
     fn empty_magazines(&mut self, ground: &Ground) -> bool {
-        ground.magazines.empty(|run| self.put(run, ground))
+        ground.ledger.magazines.empty(|run| {
+            ground.ledger.unready(run.start);
+            self.put(run, ground);
+        })
     }
 
     /// One more chunk for a run that does not fit, if the bound allows it: one that is being given back comes first.
@@ -333,8 +335,8 @@ impl Queue {
     }
 
     fn untake(&mut self, grant: &Grant, ground: &Ground) {
-        let freed = ground.ledger.release(grant.pages(), Hold::Exclusive);
-        self.put(freed, ground);
+        ground.ledger.unhold(grant.pages());
+        self.put(grant.pages(), ground);
     }
 
     fn put(&mut self, pages: Range<usize>, ground: &Ground) {

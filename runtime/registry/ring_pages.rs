@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::arena::Arena;
-use super::ledger::Kind;
+use super::counts::Kind;
 use super::rings::RingSlot;
 
 /// The pages of a registry, and which of them the ring of this place has registered.

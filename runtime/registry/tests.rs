@@ -10,6 +10,7 @@ use super::magazines::Magazines;
 use super::mapping::Mapping;
 use super::*;
 
+mod flights;
 mod holding;
 mod growing;
 mod model;
