@@ -121,7 +121,7 @@ impl Ring {
 
     /// Whether completions can be taken without an enter.
     #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&mut self) -> bool {
         match self {
             Self::Kernel(ring) => ring.is_ready(),
             Self::Scripted(ring) => ring.is_ready(),
