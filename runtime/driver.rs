@@ -19,7 +19,7 @@ mod tests;
 mod turn;
 
 use std::any::{Any, TypeId};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::io;
@@ -277,25 +277,52 @@ impl Driver {
     pub fn turn(&self, wait: Wait) -> io::Result<()> {
         let wait = self.trim_pages(wait);
         let mut core = self.core.borrow_mut();
+        if core.outgoing.attention || core.wakers.has_unused() || core.table.is_behind() {
+            drop(core);
+            self.prepare_turn();
+            core = self.core.borrow_mut();
+        }
+        let is_guest = self.guest.is_there.get();
+        if is_guest {
+            self.guest.turning.set(true);
+        }
+        let outcome = core.turn(wait, &self.metrics);
+        // Nearly always what is left to do is to wake one task, which needs neither a second borrow nor a catch.
+        let sole = if core.outgoing.attention || is_guest { None } else { core.after.take_sole_wake() };
+        match sole {
+            Some(waking) => {
+                drop(core);
+                self.wake(waking);
+            }
+            None => self.end_turn(core),
+        }
+        outcome
+    }
+
+    /// What a turn may have to see to before it brings anything to the kernel.
+    #[inline(never)]
+    fn prepare_turn(&self) {
+        let mut core = self.core.borrow_mut();
         if let Some(waker) = core.wakers.forget_unused() {
             // Dropping a waker is foreign code.
             drop(core);
             drop(waker);
             core = self.core.borrow_mut();
         }
-        self.guest.turning.set(true);
         if self.has_unpark && core.armed.as_ref().is_none_or(|slot| !slot.is_active()) {
             drop(core);
             self.arm_unpark();
             core = self.core.borrow_mut();
         }
         core.sync_table();
-        let outcome = core.turn(wait, &self.metrics);
+    }
+
+    /// What a turn may leave, beside one task to be woken.
+    #[inline(never)]
+    fn end_turn(&self, mut core: RefMut<'_, Core>) {
         let news = core.table.take_news();
-        // Nearly always what is left to do is to wake one task, which needs neither a second borrow nor a catch.
-        let wake = core.after.take_sole_wake();
-        self.guest.turning.set(false);
         if self.guest.is_there.get() {
+            self.guest.turning.set(false);
             self.guest.flush_armed.set(false);
             if core.has_queued() || core.ring.more_work() {
                 // A retry after EAGAIN, a submit that fell short: no completion will announce these to a guest.
@@ -306,11 +333,7 @@ impl Driver {
         if let Some(news) = news {
             self.tell_registry(*news);
         }
-        match wake {
-            Some(waking) => self.wake(waking),
-            None => self.carry_out(),
-        }
-        outcome
+        self.carry_out();
     }
 
     /// Wake every timer that is due.

@@ -83,13 +83,15 @@ impl Wakers {
         (waking, gone)
     }
 
-    /// Keep the last waker no longer if no slot shares it. It is the caller's to drop.
+    /// Whether the last waker is shared by no slot.
     #[inline]
+    pub(crate) fn has_unused(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| Rc::strong_count(last) == 1)
+    }
+
+    /// Keep the last waker no longer if no slot shares it. It is the caller's to drop.
     pub(crate) fn forget_unused(&mut self) -> Option<Waker> {
-        if self.last.as_ref().is_none_or(|last| Rc::strong_count(last) > 1) {
-            return None;
-        }
-        self.forget_last()
+        if self.has_unused() { self.forget_last() } else { None }
     }
 
     /// Keep the last waker no longer. It is the caller's to drop if no slot shares it.

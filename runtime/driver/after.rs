@@ -46,23 +46,25 @@ impl After {
         }
     }
 
-    /// The one task to be woken, if that is all there is to do.
+    /// The one task to be woken, if no other is. Whether there is more to do than to wake, the turn knows.
     #[inline]
     pub(super) fn take_sole_wake(&mut self) -> Option<Rc<Waking>> {
-        let is_sole = self.wakes.is_empty() && self.disposals.is_empty() && self.rest.is_empty();
-        if is_sole { self.first.take() } else { None }
+        if self.wakes.is_empty() { self.first.take() } else { None }
     }
 
     fn next_wake(&mut self) -> Option<Rc<Waking>> {
         self.first.take().or_else(|| self.wakes.pop_front())
     }
 
-    #[inline]
     pub(super) fn has_any(&self) -> bool {
-        !(self.first.is_none() && self.wakes.is_empty() && self.disposals.is_empty() && self.rest.is_empty())
+        self.len() > 0
     }
 
-    #[inline]
+    /// Whether there is more to do than to wake.
+    pub(super) fn has_to_drop(&self) -> bool {
+        !(self.disposals.is_empty() && self.rest.is_empty())
+    }
+
     pub(super) fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.wakes.len() + self.disposals.len() + self.rest.len()
     }
@@ -79,7 +81,6 @@ impl Driver {
     /// Run the foreign code that is left to run: all of it, also when some of it panics.
     ///
     /// One catch for all of it, which is entered again only after a panic.
-    #[inline]
     pub(super) fn carry_out(&self) {
         let mut panic = None;
         // What this leads to besides is for the next turn: foreign code must not keep this one for ever.
@@ -124,12 +125,17 @@ impl Driver {
     }
 
     /// Wake a task, by value if no slot shares its waker: that spares its count two steps.
-    #[inline]
+    #[inline(always)]
     pub(super) fn wake(&self, waking: Rc<Waking>) {
         waking.dequeue();
         if Rc::strong_count(&waking) > 1 {
             return waking.wake_by_ref();
         }
+        self.wake_unshared(waking);
+    }
+
+    #[inline(never)]
+    fn wake_unshared(&self, waking: Rc<Waking>) {
         let unshared = self.core.borrow_mut().wakers.unshare(waking);
         if let Ok(waker) = unshared {
             waker.wake();

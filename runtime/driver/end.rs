@@ -22,7 +22,7 @@ impl Driver {
         for driver in drivers.unwrap_or_default() {
             let mut core = driver.core.borrow_mut();
             let (keys, wakings) = core.slots.cancel_descriptor(fd.as_raw_fd());
-            core.outgoing.cancels.extend(keys);
+            core.outgoing.cancel(keys);
             core.wake(wakings);
             driver.let_go(core);
             driver.arm_flush();
@@ -42,6 +42,7 @@ impl Driver {
                 return;
             }
             core.closed = true;
+            core.outgoing.attention = true;
             let waiters = std::mem::take(&mut core.waiters);
             core.wake(waiters.into_iter().map(|waiter| waiter.waking));
             core.granted.clear();
@@ -49,7 +50,7 @@ impl Driver {
             let mut again = false;
             loop {
                 let (keys, wakings) = core.slots.cancel_all(again);
-                core.outgoing.cancels.extend(keys);
+                core.outgoing.cancel(keys);
                 core.wake(wakings);
                 again = true;
                 if core.slots.held() == 0 {
@@ -60,7 +61,7 @@ impl Driver {
                 else {
                     break;
                 };
-                let turned = core.last_turn(Wait::Until(Some(left.min(CANCEL_AGAIN))), &self.metrics);
+                let turned = core.full_turn(Wait::Until(Some(left.min(CANCEL_AGAIN))), &self.metrics);
                 drop(core);
                 // A panic of foreign code must not keep the kernel's memory from being waited for.
                 if catch_unwind(AssertUnwindSafe(|| self.carry_out())).is_err() {

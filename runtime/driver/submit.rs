@@ -139,7 +139,7 @@ impl Driver {
         let (send, waking) = core.slots.cancel(slot);
         core.wake(waking);
         if send {
-            core.outgoing.cancels.push_back(slot.key());
+            core.outgoing.cancel([slot.key()]);
         }
         self.let_go(core);
         self.arm_flush();
@@ -157,7 +157,7 @@ impl Driver {
             }
             Orphaned::Kept { cancel, waking, items } => {
                 if cancel {
-                    core.outgoing.cancels.push_back(slot.key());
+                    core.outgoing.cancel([slot.key()]);
                 }
                 let waker = waking.and_then(|waking| core.wakers.let_go(waking));
                 drop(core);

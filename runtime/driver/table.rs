@@ -5,6 +5,7 @@
 //! An entry is cleared with its *tag*, and only the completion that carries it says that the kernel has let go.
 
 use std::io;
+use std::time::Instant;
 
 use super::Driver;
 use super::turn::Core;
@@ -80,7 +81,10 @@ impl Table {
         table
     }
 
-    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        self.news.is_some()
+    }
+
     pub(super) fn take_news(&mut self) -> Option<Box<News>> {
         self.news.take()
     }
@@ -138,7 +142,7 @@ impl Table {
 
     /// Whether the registry may ask for changes.
     #[inline]
-    fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         self.is_sparse && self.pages.arena().generation() != self.seen
     }
 
@@ -186,10 +190,10 @@ impl Table {
 
 impl Core {
     /// Brings the ring's table in step with the registry.
-    #[inline]
     pub(super) fn sync_table(&mut self) {
         if self.table.is_behind() {
             self.table.sync(&mut self.ring);
+            self.outgoing.attention = true;
         }
     }
 }
@@ -199,9 +203,15 @@ impl Driver {
     #[inline]
     pub(super) fn trim_pages(&self, wait: Wait) -> Wait {
         let arena = self.pages.arena();
-        let Some(due) = arena.next_trim() else {
-            return wait;
-        };
+        match arena.next_trim() {
+            Some(due) => self.trim_pages_due(due, wait),
+            None => wait,
+        }
+    }
+
+    #[inline(never)]
+    fn trim_pages_due(&self, due: Instant, wait: Wait) -> Wait {
+        let arena = self.pages.arena();
         let now = self.now();
         if due <= now {
             arena.trim(now);

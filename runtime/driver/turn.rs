@@ -55,9 +55,13 @@ pub(super) struct Core {
 }
 
 /// What waits to be brought to the kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outgoing {
-    pub(super) cancels: VecDeque<Key>,
+    /// There may be something out of the ordinary to do in the next turn. Whatever leaves such a thing sets it, and a turn
+    /// that has seen to all of them looks whether there are any left. So a turn without has nothing to look for: no
+    /// cancels, no linked entries, nobody who waits for a slot or a buffer, nothing left over, and it is not closed.
+    pub(super) attention: bool,
+    cancels: VecDeque<Key>,
     /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
     pub(super) missed: Vec<Key>,
     backlog: Vec<Key>,
@@ -76,8 +80,19 @@ impl Core {
     /// and what is rare in one, are calls.
     #[inline(always)]
     pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
-        let feeds_late = self.slots.is_starving() && !self.feed_early();
+        if self.outgoing.attention {
+            return self.full_turn(wait, metrics);
+        }
         self.flush(metrics)?;
+        self.exchange(wait, metrics)?;
+        if self.ring.more_work() { self.exchange_rest(metrics) } else { Ok(()) }
+    }
+
+    /// A turn that sees to what is out of the ordinary.
+    #[inline(never)]
+    pub(super) fn full_turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
+        let feeds_late = self.slots.is_starving() && !self.feed_early();
+        self.flush_in_parts(metrics)?;
         // Those of earlier turns: what misses from here on waits for the next one.
         let missed = self.outgoing.missed.len();
         let wait = match wait {
@@ -87,16 +102,45 @@ impl Core {
             }
             wait => wait,
         };
+        self.exchange(wait, metrics)?;
+        if missed > 0 {
+            let Outgoing { cancels, missed: all, .. } = &mut self.outgoing;
+            cancels.extend(all.drain(..missed));
+        }
+        self.exchange_rest(metrics)?;
+        self.grant();
+        if feeds_late {
+            self.feed();
+        }
+        self.outgoing.attention = self.needs_attention();
+        Ok(())
+    }
+
+    /// Whether something out of the ordinary is left to do.
+    fn needs_attention(&self) -> bool {
+        let Outgoing { cancels, missed, has_links, .. } = &self.outgoing;
+        let has_to_send = !(cancels.is_empty() && missed.is_empty()) || *has_links;
+        let somebody_waits = !(self.waiters.is_empty() && self.granted.is_empty()) || self.slots.is_starving();
+        // The read of the eventfd is described with nothing borrowed, by the turn itself.
+        let is_unarmed = self.armed.as_ref().is_some_and(|slot| !slot.is_active());
+        has_to_send || somebody_waits || is_unarmed || self.closed || self.table.has_news() || self.after.has_to_drop()
+    }
+
+    /// One enter, if it brings anything, and all that is there then.
+    #[inline(always)]
+    fn exchange(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing. With
         // something staged it is the kernel that does not wait if completions are there.
         if self.ring.staged() > 0 || (wait != Wait::No && !self.ring.is_ready()) || self.ring.more_work() {
             self.enter(wait, metrics)?;
         }
         self.reap(metrics);
-        if missed > 0 {
-            let Outgoing { cancels, missed: all, .. } = &mut self.outgoing;
-            cancels.extend(all.drain(..missed));
-        }
+        Ok(())
+    }
+
+    /// What the kernel has more.
+    #[inline(never)]
+    fn exchange_rest(&mut self, metrics: &Metrics) -> io::Result<()> {
         for _ in 0..ROUNDS_MAX {
             if !self.ring.more_work() {
                 break;
@@ -104,19 +148,7 @@ impl Core {
             metrics.overflows.add(u64::from(self.ring.is_overflowing()));
             self.enter_and_reap_again(metrics)?;
         }
-        if !self.waiters.is_empty() {
-            self.grant();
-        }
-        if feeds_late {
-            self.feed();
-        }
         Ok(())
-    }
-
-    /// A turn of the shutdown.
-    #[inline(never)]
-    pub(super) fn last_turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
-        self.turn(wait, metrics)
     }
 
     /// Queue what waited for a lent buffer, once a turn: now, or, which is what false says, after what is there to be
@@ -135,19 +167,19 @@ impl Core {
         slots.feed(ring, &mut |key| outgoing.queue(key, false), &mut |left| after.rest.push_back(Rest::Lent(left)));
     }
 
-    /// Stage what is queued: cancels, then operations in the order of their first polls.
+    /// Stage what nearly every turn has to: no cancels, no chains, and no more than there is space for.
     #[inline]
     fn flush(&mut self, metrics: &Metrics) -> io::Result<()> {
-        let Outgoing { cancels, backlog, has_links, .. } = &self.outgoing;
-        // What nearly every turn has to stage: no cancels, no chains, and no more than there is space for.
-        if cancels.is_empty() && !has_links && backlog.len() <= self.ring.space() {
-            self.push(0, backlog.len(), metrics);
-            self.outgoing.backlog.clear();
-            return Ok(());
+        let queued = self.outgoing.backlog.len();
+        if queued > self.ring.space() {
+            return self.flush_in_parts(metrics);
         }
-        self.flush_in_parts(metrics)
+        self.push(0, queued, metrics);
+        self.outgoing.backlog.clear();
+        Ok(())
     }
 
+    /// Stage what is queued: cancels, then operations in the order of their first polls.
     #[inline(never)]
     fn flush_in_parts(&mut self, metrics: &Metrics) -> io::Result<()> {
         while let Some(&key) = self.outgoing.cancels.front() {
@@ -265,9 +297,16 @@ impl Core {
     /// Whether an operation that comes now need not wait for another.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        // Nearly always there is room even with the driver's own operation counted in.
-        let bound = self.operations_max - self.granted.len();
-        !self.closed && self.waiters.is_empty() && (self.slots.active() < bound || self.operations() < bound)
+        // Nearly always there is room even with the driver's own operation counted in, and nothing is in the way.
+        if self.outgoing.attention || self.slots.active() >= self.operations_max {
+            return self.has_room_in_full();
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn has_room_in_full(&self) -> bool {
+        !self.closed && self.waiters.is_empty() && self.operations() + self.granted.len() < self.operations_max
     }
 
     #[inline(never)]
@@ -285,6 +324,7 @@ impl Core {
             let place = self.next_waiter;
             self.next_waiter += 1;
             self.waiters.push_back(Waiter { place, waking });
+            self.outgoing.attention = true;
             return Admission::Wait(place, None);
         }
         Admission::Granted(self.slots.reserve(multishot, Some(waking)))
@@ -294,6 +334,7 @@ impl Core {
     pub(super) fn wake(&mut self, wakings: impl IntoIterator<Item = Rc<Waking>>) {
         for waking in wakings {
             self.after.wake(waking);
+            self.outgoing.attention = true;
         }
     }
 
@@ -318,7 +359,15 @@ impl Core {
         {
             self.granted.insert(waiter.place);
             self.after.wake(waiter.waking);
+            self.outgoing.attention = true;
         }
+    }
+}
+
+impl Default for Outgoing {
+    fn default() -> Self {
+        // The first turn arms the read of the eventfd.
+        Self { attention: true, cancels: VecDeque::new(), missed: Vec::new(), backlog: Vec::new(), has_links: false }
     }
 }
 
@@ -327,7 +376,16 @@ impl Outgoing {
     #[inline]
     pub(super) fn queue(&mut self, key: Key, may_be_linked: bool) {
         self.backlog.push(key);
-        self.has_links |= may_be_linked;
+        if may_be_linked {
+            self.has_links = true;
+            self.attention = true;
+        }
+    }
+
+    /// These operations are to end.
+    pub(super) fn cancel(&mut self, keys: impl IntoIterator<Item = Key>) {
+        self.cancels.extend(keys);
+        self.attention = true;
     }
 
     fn has_any(&self) -> bool {
@@ -349,8 +407,7 @@ impl Outgoing {
             settled += 1;
             match slots.complete(cqe) {
                 Some(waking) => after.wake(waking),
-                None if table.is_released(cqe.user_data) => {}
-                None => self.settle(cqe, slots, after, metrics),
+                None => self.settle(cqe, table, slots, after, metrics),
             }
         }
         settled
@@ -358,7 +415,11 @@ impl Outgoing {
 
     /// Settle a completion of any kind.
     #[inline(never)]
-    fn settle(&mut self, cqe: Cqe, slots: &mut Slots, after: &mut After, metrics: &Metrics) {
+    fn settle(&mut self, cqe: Cqe, table: &mut Table, slots: &mut Slots, after: &mut After, metrics: &Metrics) {
+        self.attention = true;
+        if table.is_released(cqe.user_data) {
+            return;
+        }
         match slots.settle(cqe, metrics) {
             Settled::Nothing => {}
             Settled::Wake(waking) => after.wake(waking),

@@ -286,6 +286,7 @@ impl Arena {
         self.ground.layout.chunks()
     }
 
+    #[inline]
     pub(crate) fn generation(&self) -> u64 {
         self.ground.generation.load(Ordering::Acquire)
     }
