@@ -46,7 +46,7 @@ use super::opcode::Opcode;
 use super::opcode::OpcodeSet;
 use super::registry::{Registry, RingPages};
 use super::ring::setup::Setup;
-use super::ring::{KernelRing, Ring, Script, ScriptedRing, Wait};
+use super::ring::{KernelRing, Queues, Ring, Script, ScriptedRing, Wait};
 use super::time::Timers;
 use super::unpark::{ReadWakes, Unpark};
 use super::waking::Wakers;

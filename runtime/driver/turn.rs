@@ -24,7 +24,7 @@ use crate::runtime::body::Lent;
 use crate::runtime::entry::Entry;
 use crate::runtime::inflight::{Key, Settled, Slot, Slots};
 use crate::runtime::metrics::Metrics;
-use crate::runtime::ring::{Cqe, Reaping, Ring, Wait};
+use crate::runtime::ring::{Cqe, Queues, Ring, Wait};
 use crate::runtime::waking::{Wakers, Waking};
 
 /// How often one turn enters again for what the kernel could not post at once. The rest comes with the next turn, so
@@ -83,9 +83,16 @@ impl Core {
         if self.outgoing.attention {
             return self.full_turn(wait, metrics);
         }
-        self.flush(metrics)?;
-        self.exchange(wait, metrics)?;
-        if self.ring.more_work() { self.exchange_rest(metrics) } else { Ok(()) }
+        let Self { ring, table, slots, after, outgoing, .. } = self;
+        let exchanged = match ring {
+            Ring::Kernel(ring) => outgoing.exchange(&mut **ring, wait, table, slots, after, metrics),
+            ring => outgoing.exchange(ring, wait, table, slots, after, metrics),
+        };
+        match exchanged {
+            Some(Ok(false)) => Ok(()),
+            Some(exchanged) => self.exchange_rest(exchanged, metrics),
+            None => self.full_turn(wait, metrics),
+        }
     }
 
     /// A turn that sees to what is out of the ordinary.
@@ -102,12 +109,17 @@ impl Core {
             }
             wait => wait,
         };
-        self.exchange(wait, metrics)?;
+        // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing. With
+        // something staged it is the kernel that does not wait if completions are there.
+        if self.ring.staged() > 0 || (wait != Wait::No && !self.ring.is_ready()) || self.ring.more_work() {
+            self.enter(wait, metrics)?;
+        }
+        self.reap(metrics);
         if missed > 0 {
             let Outgoing { cancels, missed: all, .. } = &mut self.outgoing;
             cancels.extend(all.drain(..missed));
         }
-        self.exchange_rest(metrics)?;
+        self.exchange_rest(Ok(true), metrics)?;
         self.grant();
         if feeds_late {
             self.feed();
@@ -126,21 +138,13 @@ impl Core {
         has_to_send || somebody_waits || is_unarmed || self.closed || self.table.has_news() || self.after.has_to_drop()
     }
 
-    /// One enter, if it brings anything, and all that is there then.
-    #[inline(always)]
-    fn exchange(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
-        // Without anything staged, deferred or to wait for, the completions that are there can be had for nothing. With
-        // something staged it is the kernel that does not wait if completions are there.
-        if self.ring.staged() > 0 || (wait != Wait::No && !self.ring.is_ready()) || self.ring.more_work() {
-            self.enter(wait, metrics)?;
-        }
-        self.reap(metrics);
-        Ok(())
-    }
-
-    /// What the kernel has more.
+    /// What the kernel has more, and what it says to an enter that it refused.
     #[inline(never)]
-    fn exchange_rest(&mut self, metrics: &Metrics) -> io::Result<()> {
+    fn exchange_rest(&mut self, exchanged: io::Result<bool>, metrics: &Metrics) -> io::Result<()> {
+        if let Err(error) = exchanged {
+            self.settle_enter(error, metrics)?;
+            self.reap(metrics);
+        }
         for _ in 0..ROUNDS_MAX {
             if !self.ring.more_work() {
                 break;
@@ -167,18 +171,6 @@ impl Core {
         slots.feed(ring, &mut |key| outgoing.queue(key, false), &mut |left| after.rest.push_back(Rest::Lent(left)));
     }
 
-    /// Stage what nearly every turn has to: no cancels, no chains, and no more than there is space for.
-    #[inline]
-    fn flush(&mut self, metrics: &Metrics) -> io::Result<()> {
-        let queued = self.outgoing.backlog.len();
-        if queued > self.ring.space() {
-            return self.flush_in_parts(metrics);
-        }
-        self.push(0, queued, metrics);
-        self.outgoing.backlog.clear();
-        Ok(())
-    }
-
     /// Stage what is queued: cancels, then operations in the order of their first polls.
     #[inline(never)]
     fn flush_in_parts(&mut self, metrics: &Metrics) -> io::Result<()> {
@@ -189,7 +181,7 @@ impl Core {
             self.outgoing.cancels.pop_front();
             if self.slots.push_cancel(key) {
                 metrics.cancels.add(1);
-                self.ring.stage().push(Lent::nothing(&cancel_entry(key)));
+                self.ring.stage(Lent::nothing(&cancel_entry(key)));
             }
         }
         let mut pushed = 0;
@@ -209,25 +201,11 @@ impl Core {
                 return Ok(());
             }
             let end = self.outgoing.backlog.len().min(*pushed + chain);
-            self.push(*pushed, end, metrics);
+            let Self { ring, slots, outgoing, .. } = self;
+            push_each(&outgoing.backlog[*pushed..end], ring, slots, metrics);
             *pushed = end;
         }
         Ok(())
-    }
-
-    /// Push this part of the backlog; there must be space.
-    #[inline(always)]
-    fn push(&mut self, first: usize, end: usize, metrics: &Metrics) {
-        let Self { ring, slots, outgoing, .. } = self;
-        let mut queue = ring.stage();
-        let mut submissions = 0;
-        for &key in &outgoing.backlog[first..end] {
-            submissions += u64::from(slots.push(key, |lent| {
-                metrics.by_opcode.add_one(lent.entry().opcode);
-                queue.push(lent);
-            }));
-        }
-        metrics.submissions.add(submissions);
     }
 
     /// The length of the linked chain that begins at this place of the backlog.
@@ -250,11 +228,10 @@ impl Core {
         Ok(())
     }
 
-    #[inline(always)]
     fn enter(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
         metrics.enters.add(1);
         match self.ring.enter(wait) {
-            Ok(_taken) => Ok(()),
+            Ok(()) => Ok(()),
             Err(error) => self.settle_enter(error, metrics),
         }
     }
@@ -283,15 +260,10 @@ impl Core {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn reap(&mut self, metrics: &Metrics) {
         let Self { ring, table, slots, after, outgoing, .. } = self;
-        let reaped = match ring.reap() {
-            // The one of real rings by itself, so that not each of its completions asks which ring it is of.
-            Reaping::Kernel(queue) => outgoing.settle_each(queue, table, slots, after, metrics),
-            queue => outgoing.settle_each(queue, table, slots, after, metrics),
-        };
-        metrics.completions.add(reaped);
+        outgoing.settle_each(ring.reap(), table, slots, after, metrics);
     }
 
     /// Whether an operation that comes now need not wait for another.
@@ -392,6 +364,35 @@ impl Outgoing {
         !(self.backlog.is_empty() && self.cancels.is_empty() && self.missed.is_empty())
     }
 
+    /// What is done in nearly every turn, of the kernel's ring in one straight line: stage all that is queued, make one
+    /// enter if that brings anything, settle all that is there then. Whether the kernel has more; `None`: nothing has
+    /// been done, for there is more to stage than there is space for.
+    #[inline(always)]
+    fn exchange<R: Queues>(
+        &mut self,
+        ring: &mut R,
+        wait: Wait,
+        table: &mut Table,
+        slots: &mut Slots,
+        after: &mut After,
+        metrics: &Metrics,
+    ) -> Option<io::Result<bool>> {
+        if self.backlog.len() > ring.space() {
+            return None;
+        }
+        push_each(&self.backlog, ring, slots, metrics);
+        self.backlog.clear();
+        // As in `full_turn`.
+        if ring.staged() > 0 || (wait != Wait::No && !ring.is_ready()) || ring.more_work() {
+            metrics.enters.add(1);
+            if let Err(error) = ring.enter(wait) {
+                return Some(Err(error));
+            }
+        }
+        self.settle_each(ring.reap(), table, slots, after, metrics);
+        Some(Ok(ring.more_work()))
+    }
+
     /// Settle completions, and count them.
     #[inline(always)]
     fn settle_each(
@@ -401,7 +402,7 @@ impl Outgoing {
         slots: &mut Slots,
         after: &mut After,
         metrics: &Metrics,
-    ) -> u64 {
+    ) {
         let mut settled = 0;
         for cqe in queue {
             settled += 1;
@@ -410,7 +411,7 @@ impl Outgoing {
                 None => self.settle(cqe, table, slots, after, metrics),
             }
         }
-        settled
+        metrics.completions.add(settled);
     }
 
     /// Settle a completion of any kind.
@@ -443,6 +444,19 @@ impl Outgoing {
         metrics.stale.add(slots.take_disbelieved());
         after.rest.extend(slots.take_unclaimed().map(Rest::Lent));
     }
+}
+
+/// Push these; there must be space.
+#[inline(always)]
+fn push_each<R: Queues>(backlog: &[Key], ring: &mut R, slots: &mut Slots, metrics: &Metrics) {
+    let mut submissions = 0;
+    for &key in backlog {
+        submissions += u64::from(slots.push(key, |lent| {
+            metrics.by_opcode.add_one(lent.entry().opcode);
+            ring.stage(lent);
+        }));
+    }
+    metrics.submissions.add(submissions);
 }
 
 fn cancel_entry(key: Key) -> Entry {

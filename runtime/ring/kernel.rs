@@ -5,7 +5,7 @@
 //! only if it sees some, so both would be lost. And nothing is hidden: `EINTR`, `EAGAIN`, `EBUSY` and a short
 //! submit are facts that the driver answers, once, for everybody.
 //!
-//! Invariants: I1 ownership and I2 address are what [`Staging::push`] asks of its caller; I5 shutdown is its
+//! Invariants: I1 ownership and I2 address are what [`KernelRing::push`] asks of its caller; I5 shutdown is its
 //! caller's too, since dropping the ring unmaps it while the kernel may still hold memory; I6 thread is kept by
 //! the ring being neither `Send` nor `Sync`; I7 bound by an assertion on the free entries.
 
@@ -76,31 +76,6 @@ impl Drop for Mapped {
         // ring to be dropped, so that no queue points there any more. Tested by
         // `a_dropped_ring_leaves_the_table_of_its_thread`.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-    }
-}
-
-/// The submission queue while it is written.
-pub(crate) struct Staging<'a>(&'a mut SubmissionQueue<'static>);
-
-impl Staging<'_> {
-    /// Stages one entry.
-    ///
-    /// # Safety
-    ///
-    /// I1, I2: every address in `entry`, and every descriptor, must stay valid and untouched by others, where it
-    /// is, until the final completion of this entry has been reaped.
-    ///
-    /// # Panics
-    ///
-    /// If there is no space: I7, an entry pushed over another would be lost with its memory held for ever.
-    #[inline]
-    pub(crate) unsafe fn push(&mut self, entry: &Entry) {
-        // SAFETY: both types are 64 plain bytes in the kernel's order, alike in size and alignment (asserted above).
-        // Tested by `every_ring_carries_an_operation_there_and_back`.
-        let entry = unsafe { std::mem::transmute::<Entry, squeue::Entry>(*entry) };
-        // SAFETY: I1, I2 by this function's contract. Tested by `every_ring_carries_an_operation_there_and_back`.
-        let pushed = unsafe { self.0.push(&entry) };
-        assert!(pushed.is_ok(), "the submission queue is full: enter the ring before pushing again");
     }
 }
 
@@ -213,10 +188,24 @@ impl KernelRing {
         self.submissions.len()
     }
 
-    /// The submission queue, for any number of entries: the kernel sees them at the next enter.
+    /// Stages one entry: the kernel sees it at the next enter.
+    ///
+    /// # Safety
+    ///
+    /// I1, I2: every address in `entry`, and every descriptor, must stay valid and untouched by others, where it
+    /// is, until the final completion of this entry has been reaped.
+    ///
+    /// # Panics
+    ///
+    /// If there is no space: I7, an entry pushed over another would be lost with its memory held for ever.
     #[inline]
-    pub(crate) fn stage(&mut self) -> Staging<'_> {
-        Staging(&mut self.submissions)
+    pub(crate) unsafe fn push(&mut self, entry: &Entry) {
+        // SAFETY: both types are 64 plain bytes in the kernel's order, alike in size and alignment (asserted above).
+        // Tested by `every_ring_carries_an_operation_there_and_back`.
+        let entry = unsafe { std::mem::transmute::<Entry, squeue::Entry>(*entry) };
+        // SAFETY: I1, I2 by this function's contract. Tested by `every_ring_carries_an_operation_there_and_back`.
+        let pushed = unsafe { self.submissions.push(&entry) };
+        assert!(pushed.is_ok(), "the submission queue is full: enter the ring before pushing again");
     }
 
     /// Runs one entry at once as a plain call that does not wait, past the ring; see the module `attempt`.
@@ -426,7 +415,7 @@ impl KernelRing {
         let entry = Entry { opcode: Opcode::Nop.code(), ..Entry::default() };
         // SAFETY: I1, I2: a NOP names no memory and no descriptor. Tested by
         // `every_ring_carries_an_operation_there_and_back`.
-        unsafe { self.stage().push(&entry) };
+        unsafe { self.push(&entry) };
         loop {
             match self.enter(Wait::Until(None)) {
                 Ok(_) => {}

@@ -52,36 +52,6 @@ pub(crate) enum Ring {
 }
 
 impl Ring {
-    /// Entries that can be pushed before the next enter.
-    #[inline]
-    pub(crate) fn space(&self) -> usize {
-        match self {
-            Self::Kernel(ring) => ring.space(),
-            Self::Scripted(ring) => ring.space(),
-            Self::Closed => 0,
-        }
-    }
-
-    /// Entries pushed and not yet taken by the kernel.
-    #[inline]
-    pub(crate) fn staged(&self) -> usize {
-        match self {
-            Self::Kernel(ring) => ring.staged(),
-            Self::Scripted(ring) => ring.staged(),
-            Self::Closed => 0,
-        }
-    }
-
-    /// The queue of entries for the next enter, to push any number at once.
-    #[inline]
-    pub(crate) fn stage(&mut self) -> Staging<'_> {
-        match self {
-            Self::Kernel(ring) => Staging::Kernel(ring.stage()),
-            Self::Scripted(ring) => Staging::Scripted(ring),
-            Self::Closed => Staging::Closed,
-        }
-    }
-
     /// Try one entry at once, as a plain system call that does not wait. A count, or a negated errno: `-EAGAIN` where
     /// it would have waited.
     pub(crate) fn attempt(&mut self, encoded: &Encoded<'_>) -> i32 {
@@ -95,47 +65,6 @@ impl Ring {
             }
             Self::Scripted(ring) => ring.attempt(entry),
             Self::Closed => -libc::ECANCELED,
-        }
-    }
-
-    /// One system call: submit what is staged, run what the kernel has deferred, and sleep if asked to.
-    #[inline]
-    pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
-        match self {
-            Self::Kernel(ring) => ring.enter(wait),
-            Self::Scripted(ring) => ring.enter(wait),
-            Self::Closed if wait == Wait::No => Ok(0),
-            Self::Closed => Err(io::Error::other("the runtime of this ring has shut down; nothing will ever come")),
-        }
-    }
-
-    /// Take the completions that are there, one by one.
-    #[inline]
-    pub(crate) fn reap(&mut self) -> Reaping<'_> {
-        match self {
-            Self::Kernel(ring) => Reaping::Kernel(ring.reap()),
-            Self::Scripted(ring) => Reaping::Scripted(ring),
-            Self::Closed => Reaping::Closed,
-        }
-    }
-
-    /// Whether completions can be taken without an enter.
-    #[inline]
-    pub(crate) fn is_ready(&mut self) -> bool {
-        match self {
-            Self::Kernel(ring) => ring.is_ready(),
-            Self::Scripted(ring) => ring.is_ready(),
-            Self::Closed => false,
-        }
-    }
-
-    /// Whether only an enter brings what is ready: deferred work, or completions that found the queue full.
-    #[inline]
-    pub(crate) fn more_work(&self) -> bool {
-        match self {
-            Self::Kernel(ring) => ring.more_work(),
-            Self::Scripted(ring) => ring.more_work(),
-            Self::Closed => false,
         }
     }
 
@@ -283,6 +212,136 @@ impl Ring {
     }
 }
 
+/// What a turn does with a ring: one of the kernel by itself, so that nothing in its turn asks which ring it is of, or any.
+pub(crate) trait Queues {
+    type Reaping<'a>: Iterator<Item = Cqe>
+    where
+        Self: 'a;
+
+    /// Entries that can be staged before the next enter.
+    fn space(&self) -> usize;
+
+    /// Entries staged and not yet taken by the kernel.
+    fn staged(&self) -> usize;
+
+    /// Stage one entry for the next enter. There must be space.
+    fn stage(&mut self, lent: Lent<'_>);
+
+    /// One system call: submit what is staged, run what the kernel has deferred, and sleep if asked to.
+    fn enter(&mut self, wait: Wait) -> io::Result<()>;
+
+    /// Take the completions that are there, one by one.
+    fn reap(&mut self) -> Self::Reaping<'_>;
+
+    /// Whether completions can be taken without an enter.
+    fn is_ready(&mut self) -> bool;
+
+    /// Whether only an enter brings what is ready: deferred work, or completions that found the queue full.
+    fn more_work(&self) -> bool;
+}
+
+impl Queues for KernelRing {
+    type Reaping<'a> = kernel::Reaping<'a>;
+
+    #[inline(always)]
+    fn space(&self) -> usize {
+        Self::space(self)
+    }
+
+    #[inline(always)]
+    fn staged(&self) -> usize {
+        Self::staged(self)
+    }
+
+    #[inline(always)]
+    fn stage(&mut self, lent: Lent<'_>) {
+        // SAFETY: I1, I2. A `Lent` is made by a body that holds the operation, unmoved, until the final completion of this
+        // very entry, or for an entry that names no memory. Guarded by `dropping_a_read_keeps_its_buffer`.
+        unsafe { self.push(lent.entry()) }
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        Self::enter(self, wait).map(|_taken| ())
+    }
+
+    #[inline(always)]
+    fn reap(&mut self) -> kernel::Reaping<'_> {
+        Self::reap(self)
+    }
+
+    #[inline(always)]
+    fn is_ready(&mut self) -> bool {
+        Self::is_ready(self)
+    }
+
+    #[inline(always)]
+    fn more_work(&self) -> bool {
+        Self::more_work(self)
+    }
+}
+
+impl Queues for Ring {
+    type Reaping<'a> = Reaping<'a>;
+
+    fn space(&self) -> usize {
+        match self {
+            Self::Kernel(ring) => ring.space(),
+            Self::Scripted(ring) => ring.space(),
+            Self::Closed => 0,
+        }
+    }
+
+    fn staged(&self) -> usize {
+        match self {
+            Self::Kernel(ring) => ring.staged(),
+            Self::Scripted(ring) => ring.staged(),
+            Self::Closed => 0,
+        }
+    }
+
+    fn stage(&mut self, lent: Lent<'_>) {
+        match self {
+            Self::Kernel(ring) => ring.stage(lent),
+            Self::Scripted(ring) => ring.push(*lent.entry()),
+            Self::Closed => panic!("an entry was pushed into a ring that has shut down"),
+        }
+    }
+
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        match self {
+            Self::Kernel(ring) => Queues::enter(&mut **ring, wait),
+            Self::Scripted(ring) => ring.enter(wait).map(|_taken| ()),
+            Self::Closed if wait == Wait::No => Ok(()),
+            Self::Closed => Err(io::Error::other("the runtime of this ring has shut down; nothing will ever come")),
+        }
+    }
+
+    fn reap(&mut self) -> Reaping<'_> {
+        match self {
+            Self::Kernel(ring) => Reaping::Kernel(ring.reap()),
+            Self::Scripted(ring) => Reaping::Scripted(ring),
+            Self::Closed => Reaping::Closed,
+        }
+    }
+
+    fn is_ready(&mut self) -> bool {
+        match self {
+            Self::Kernel(ring) => ring.is_ready(),
+            Self::Scripted(ring) => ring.is_ready(),
+            Self::Closed => false,
+        }
+    }
+
+    fn more_work(&self) -> bool {
+        match self {
+            Self::Kernel(ring) => ring.more_work(),
+            Self::Scripted(ring) => ring.more_work(),
+            Self::Closed => false,
+        }
+    }
+}
+
 /// The completions that are there, while they are taken.
 pub(crate) enum Reaping<'a> {
     Kernel(kernel::Reaping<'a>),
@@ -299,30 +358,6 @@ impl Iterator for Reaping<'_> {
             Self::Kernel(queue) => queue.next(),
             Self::Scripted(ring) => ring.reap(),
             Self::Closed => None,
-        }
-    }
-}
-
-/// The queue of entries for the next enter, while it is written.
-pub(crate) enum Staging<'a> {
-    Kernel(kernel::Staging<'a>),
-    Scripted(&'a mut ScriptedRing),
-    Closed,
-}
-
-impl Staging<'_> {
-    /// Stage one entry. There must be space.
-    #[inline]
-    pub(crate) fn push(&mut self, lent: Lent<'_>) {
-        match self {
-            Self::Kernel(ring) => {
-                // SAFETY: I1, I2. A `Lent` is made by a body that holds the operation, unmoved, until the final
-                // completion of this very entry, or for an entry that names no memory. Guarded by
-                // `dropping_a_read_keeps_its_buffer`.
-                unsafe { ring.push(lent.entry()) }
-            }
-            Self::Scripted(ring) => ring.push(*lent.entry()),
-            Self::Closed => panic!("an entry was pushed into a ring that has shut down"),
         }
     }
 }

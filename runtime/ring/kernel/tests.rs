@@ -24,7 +24,7 @@ const _: () = {
 /// Stages an entry whose memory the calling test keeps alive until it has reaped the completion.
 fn stage(ring: &mut KernelRing, entry: Entry) {
     // SAFETY: I1, I2: each test owns what its entries name and reaps their completions before it drops that.
-    unsafe { ring.stage().push(&entry) };
+    unsafe { ring.push(&entry) };
 }
 
 /// Runs `body` on a ring of every flag set; a set the kernel does not take is skipped loudly.
