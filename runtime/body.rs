@@ -38,6 +38,9 @@ struct Storage(MaybeUninit<[u8; INLINE_BYTES]>);
 pub(crate) struct Body {
     occupant: Cell<Option<&'static Occupant>>,
     held: Cell<bool>,
+    /// The frame has nothing to settle beside its entry: no memory of the registry, no descriptor, nobody who learns. So
+    /// for most operations it is not looked at again.
+    is_plain: Cell<bool>,
     frame: RefCell<Frame>,
     storage: UnsafeCell<Storage>,
 }
@@ -81,6 +84,7 @@ impl Body {
         Self {
             occupant: Cell::new(None),
             held: Cell::new(false),
+            is_plain: Cell::new(true),
             frame: RefCell::new(Frame::new(pages, takes_fixed_vectors)),
             storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
         }
@@ -111,12 +115,16 @@ impl Body {
     pub(crate) fn encode<O: Operation>(&self, ticket: Ticket, user_data: u64) -> io::Result<Heading> {
         let operation = self.operation::<O>();
         let mut frame = self.frame.borrow_mut();
-        frame.reset(ticket, user_data);
+        frame.begin(ticket, user_data);
+        if !self.is_plain.replace(false) {
+            frame.reset();
+        }
         // SAFETY: I1. An `O` lies there (checked by `operation`), the kernel does not hold it (asserted by it), and
         // nobody else can reach this body before `encode` returns: its key has been given to no one. Guarded by
         // `a_panic_in_encode_leaves_the_slot_vacant`.
         let operation = unsafe { &mut *operation };
         operation.encode(Sqe::new(&mut frame)).map(|_encoded| ())?;
+        self.is_plain.set(frame.is_plain());
         Ok(frame.heading())
     }
 
@@ -128,7 +136,9 @@ impl Body {
     ) -> io::Result<Heading> {
         let operation = self.operation::<O>();
         let mut frame = self.frame.borrow_mut();
-        frame.reset(ticket, user_data);
+        frame.begin(ticket, user_data);
+        frame.reset();
+        self.is_plain.set(false);
         // SAFETY: I1. As in `encode`, and by shared reference only. Guarded by `a_multishot_delivers_every_item`.
         let operation = unsafe { &*operation };
         operation.encode(MultishotSqe::new(&mut frame)).map(|_encoded| ())?;
@@ -159,13 +169,22 @@ impl Body {
 
     /// The kernel has given its last completion for the entry lent: the memory is ours again. `never_ran`: a cancel
     /// came before it began. What the entry says of retries and of success is the answer, from the same borrow.
-    #[inline(always)]
     pub(crate) fn release(&self, never_ran: bool) -> (Retry, Creates) {
         assert!(self.held.replace(false), "the kernel does not hold this operation");
         let mut frame = self.frame.borrow_mut();
         frame.end_flights();
         frame.settle_closing(never_ran);
         (frame.retry, frame.creates)
+    }
+
+    /// As [`release`](Self::release), for an operation that has succeeded.
+    #[inline(always)]
+    pub(crate) fn release_success(&self) -> Creates {
+        if !self.is_plain.get() {
+            return self.release(false).1;
+        }
+        assert!(self.held.replace(false), "the kernel does not hold this operation");
+        Creates::Nothing
     }
 
     /// The result of a zero-copy send is out: the kernel holds its memory still, until the notification.
@@ -184,8 +203,10 @@ impl Body {
     #[inline]
     pub(crate) fn take<O: 'static>(&self) -> O {
         let place = self.operation::<O>();
-        let closing = self.frame.borrow_mut().closing.take();
-        drop(closing);
+        if !self.is_plain.get() {
+            let closing = self.frame.borrow_mut().closing.take();
+            drop(closing);
+        }
         self.occupant.set(None);
         if fits::<O>() {
             // SAFETY: I1. An `O` lies there (checked by `operation`), the kernel does not hold it (asserted by it),
@@ -209,6 +230,12 @@ impl Body {
             // the occupant was taken, so it is dropped once. Guarded by `disposing_drops_the_operation_once`.
             unsafe { (occupant.drop)(self.storage.get()) };
         }
+    }
+
+    /// Whether its completion brings nothing but numbers.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain.get()
     }
 
     /// Whether no operation lies here.

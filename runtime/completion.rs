@@ -8,6 +8,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::buf::Ticket;
@@ -41,21 +42,56 @@ pub(crate) struct Lending {
 /// The answer to one operation: a result, its flags, and what a success created.
 #[derive(Debug)]
 pub struct Completion {
-    outcome: Outcome,
+    /// The kernel's count, or its negated errno.
+    result: i32,
     flags: u32,
     ticket: Ticket,
-    descriptor: Option<OwnedFd>,
-    buffer: Option<FixedBuf>,
+    brought: Brought,
     // Bound to the thread of its ring, like everything it could be compared with.
     _ring_thread: PhantomData<*const ()>,
 }
 
+/// What a completion has beside its numbers, if it has anything.
+///
+/// What lets go of it is one call, out of line. The plain version, an enum, compiles what lets go of each kind into every
+/// `decode`, and keeps a completion in memory for that, of which nearly every operation looks at one number.
 #[derive(Debug)]
-enum Outcome {
-    /// The kernel's count, or its negated errno.
-    Kernel(i32),
+struct Brought(ManuallyDrop<What>);
+
+#[derive(Debug)]
+enum What {
+    Nothing,
     /// The kernel never saw the operation.
-    Refused(Option<io::Error>),
+    Refusal(io::Error),
+    Descriptor(OwnedFd),
+    Buffer(FixedBuf),
+}
+
+impl Brought {
+    #[inline(always)]
+    fn new(what: What) -> Self {
+        Self(ManuallyDrop::new(what))
+    }
+
+    #[inline]
+    fn take(&mut self) -> What {
+        ManuallyDrop::into_inner(mem::replace(&mut self.0, ManuallyDrop::new(What::Nothing)))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn let_go(&mut self) {
+        drop(self.take());
+    }
+}
+
+impl Drop for Brought {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !matches!(*self.0, What::Nothing) {
+            self.let_go();
+        }
+    }
 }
 
 /// What the kernel has answered, as the slot keeps it until the future takes it: small, and it owns what a success
@@ -84,19 +120,6 @@ impl Answer {
         let is_nowhere = matches!(creates, Creates::Buffer(_)) && result > 0;
         Self { result: if is_nowhere { -libc::EIO } else { result }, flags, descriptor }
     }
-
-    /// The completion of the submission that `ticket` names.
-    #[inline]
-    pub(crate) fn into_completion(self, ticket: Ticket) -> Completion {
-        Completion {
-            outcome: Outcome::Kernel(self.result),
-            flags: self.flags,
-            ticket,
-            descriptor: self.descriptor,
-            buffer: None,
-            _ring_thread: PhantomData,
-        }
-    }
 }
 
 impl Completion {
@@ -107,22 +130,20 @@ impl Completion {
     /// its kind is left.
     #[inline]
     pub fn result(&mut self) -> io::Result<u32> {
-        match &mut self.outcome {
-            Outcome::Kernel(result) if *result >= 0 => Ok(result.unsigned_abs()),
-            Outcome::Kernel(result) => Err(io::Error::from_raw_os_error(errno(*result))),
-            Outcome::Refused(error) => {
-                let kind = error.as_ref().map_or(io::ErrorKind::InvalidInput, io::Error::kind);
-                let left = io::Error::from(kind);
-                Err(error.replace(left).unwrap_or_else(|| io::Error::from(kind)))
-            }
+        if self.result >= 0 {
+            return Ok(self.result.unsigned_abs());
         }
+        Err(match &mut *self.brought.0 {
+            What::Refusal(error) => hand_out(error),
+            _ => io::Error::from_raw_os_error(errno(self.result)),
+        })
     }
 
     /// Whether the operation ended because it was cancelled (`ECANCELED`).
     pub fn was_cancelled(&self) -> bool {
-        match &self.outcome {
-            Outcome::Kernel(result) => *result < 0 && errno(*result) == libc::ECANCELED,
-            Outcome::Refused(error) => error.as_ref().and_then(io::Error::raw_os_error) == Some(libc::ECANCELED),
+        match &*self.brought.0 {
+            What::Refusal(error) => error.raw_os_error() == Some(libc::ECANCELED),
+            _ => self.result < 0 && errno(self.result) == libc::ECANCELED,
         }
     }
 
@@ -134,7 +155,13 @@ impl Completion {
     /// The descriptor that the operation created, once. `None` for an error, and for every opcode that creates none.
     #[inline]
     pub fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.descriptor.take()
+        match self.brought.take() {
+            What::Descriptor(descriptor) => Some(descriptor),
+            what => {
+                self.brought = Brought::new(what);
+                None
+            }
+        }
     }
 
     /// The buffer that the kernel took from a group for this, once, with the bytes that came; it is whoever takes it
@@ -142,13 +169,29 @@ impl Completion {
     /// its own.
     #[inline]
     pub fn take_buffer(&mut self) -> Option<FixedBuf> {
-        self.buffer.take()
+        match self.brought.take() {
+            What::Buffer(buffer) => Some(buffer),
+            what => {
+                self.brought = Brought::new(what);
+                None
+            }
+        }
     }
 
     /// The same, with the lent buffer that the kernel took for it.
-    #[inline]
     pub(crate) fn with_buffer(self, buffer: Option<FixedBuf>) -> Self {
-        Self { buffer, ..self }
+        match buffer {
+            Some(buffer) => Self { brought: Brought::new(What::Buffer(buffer)), ..self },
+            None => self,
+        }
+    }
+
+    /// The same, with the descriptor that a success has made.
+    pub(crate) fn with_descriptor(self, descriptor: Option<OwnedFd>) -> Self {
+        match descriptor {
+            Some(descriptor) => Self { brought: Brought::new(What::Descriptor(descriptor)), ..self },
+            None => self,
+        }
     }
 
     /// Which submission this answers: the proof [`Fill`](super::buf::Fill) asks for.
@@ -159,25 +202,34 @@ impl Completion {
     /// The completion of an operation that the kernel has answered.
     ///
     /// `creates` must be what the opcode's method recorded for the entry that this result answers.
-    #[inline]
     pub(crate) fn answered(ticket: Ticket, result: i32, flags: u32, creates: Creates) -> Self {
-        Answer::new(result, flags, creates).into_completion(ticket)
+        let Answer { result, flags, descriptor } = Answer::new(result, flags, creates);
+        Self::counted(ticket, result, flags).with_descriptor(descriptor)
+    }
+
+    /// The completion of an operation that the kernel has answered by its numbers alone.
+    #[inline(always)]
+    pub(crate) fn counted(ticket: Ticket, result: i32, flags: u32) -> Self {
+        Self { result, flags, ticket, brought: Brought::new(What::Nothing), _ring_thread: PhantomData }
     }
 
     /// The completion of an operation that never reached the kernel.
     pub(crate) fn refused(ticket: Ticket, error: io::Error) -> Self {
-        Self {
-            outcome: Outcome::Refused(Some(error)),
-            flags: 0,
-            ticket,
-            descriptor: None,
-            buffer: None,
-            _ring_thread: PhantomData,
-        }
+        // The error itself says why; the number only says that it is none of the kernel's.
+        let brought = Brought::new(What::Refusal(error));
+        Self { result: -libc::EINVAL, flags: 0, ticket, brought, _ring_thread: PhantomData }
     }
 }
 
+/// The error of an operation that was refused, once, and from then on its kind.
+#[cold]
+fn hand_out(error: &mut io::Error) -> io::Error {
+    let left = io::Error::from(error.kind());
+    mem::replace(error, left)
+}
+
 /// The errno a negated result stands for.
+#[inline]
 pub(crate) fn errno(result: i32) -> i32 {
     match -result {
         ERESTARTSYS => libc::ECANCELED,

@@ -451,7 +451,7 @@ impl Driver {
     fn arm_unpark(&self) {
         let mut core = self.core.borrow_mut();
         if let Some(slot) = core.armed.take() {
-            let (read, _ticket, _count) = core.slots.take::<ReadWakes>(slot);
+            let (read, _count) = core.slots.take::<ReadWakes>(slot);
             drop(core);
             drop(read);
             core = self.core.borrow_mut();

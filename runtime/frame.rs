@@ -76,17 +76,28 @@ impl Frame {
         }
     }
 
-    /// Forget the last operation, but for its entry, which only describing another replaces; keep its allocations.
+    /// Another operation is about to be described, over the entry of the last.
     #[inline]
-    pub(crate) fn reset(&mut self, ticket: Ticket, user_data: u64) {
-        debug_assert!(self.closing.is_none(), "the descriptor to close has gone with its operation");
+    pub(crate) fn begin(&mut self, ticket: Ticket, user_data: u64) {
         self.entry.user_data = user_data;
         self.ticket = ticket;
-        self.creates = Creates::Nothing;
         self.retry = Retry::Never;
+    }
+
+    /// Forget what the last operation had beside its entry; keep its allocations.
+    pub(crate) fn reset(&mut self) {
+        debug_assert!(self.closing.is_none(), "the descriptor to close has gone with its operation");
+        self.creates = Creates::Nothing;
         self.flights.clear();
         self.vectors.clear();
         self.zero_copy = None;
+    }
+
+    /// Whether there is nothing that [`reset`](Self::reset) would forget.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        let has_memory = !(self.flights.is_empty() && self.vectors.is_empty());
+        !has_memory && self.creates == Creates::Nothing && self.closing.is_none() && self.zero_copy.is_none()
     }
 
     /// What the driver has to know of the entry described.

@@ -212,19 +212,11 @@ impl Slot {
         (self.descriptor.take(), self.buffer.take(), std::mem::take(&mut self.items.borrow_mut().ready))
     }
 
-    /// The lent buffer that came with the answer, once.
-    #[inline]
-    pub(crate) fn take_buffer(&self) -> Option<FixedBuf> {
-        if self.flags.get() & abi::BUFFER != 0 { self.buffer.take() } else { None }
+    /// What came with the answer beside its numbers, once.
+    pub(crate) fn take_brought(&self) -> (Option<OwnedFd>, Option<FixedBuf>) {
+        (self.descriptor.take(), self.buffer.take())
     }
 
-    /// The answer, once.
-    #[inline]
-    fn take_answer(&self) -> Answer {
-        Answer { result: self.result.get(), flags: self.flags.get(), descriptor: self.descriptor.take() }
-    }
-
-    #[inline]
     fn answer(&self, Answer { result, flags, descriptor }: Answer) {
         self.result.set(result);
         self.flags.set(flags);
@@ -278,6 +270,21 @@ pub(crate) struct Slots {
     active: usize,
     held: usize,
     takes_fixed_vectors: bool,
+}
+
+/// Whose answer it is, and what it says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    ticket: Ticket,
+    result: i32,
+    flags: u32,
+}
+
+impl Numbers {
+    #[inline(always)]
+    pub(crate) fn completion(self) -> Completion {
+        Completion::counted(self.ticket, self.result, self.flags)
+    }
 }
 
 /// What a completion asks of the driver.
@@ -455,8 +462,13 @@ impl Slots {
             return None;
         }
         let waking = slot.take_waking()?;
-        let (_retry, creates) = slot.body.release(false);
-        slot.answer(Answer::new(cqe.result, cqe.flags, creates));
+        match slot.body.release_success() {
+            Creates::Nothing => {
+                slot.result.set(cqe.result);
+                slot.flags.set(cqe.flags);
+            }
+            creates => slot.answer(Answer::new(cqe.result, cqe.flags, creates)),
+        }
         slot.state.set(State::Done);
         self.held -= 1;
         self.active -= 1;
@@ -597,17 +609,17 @@ impl Slots {
         slot.take_waking().map_or(Settled::Nothing, Settled::Wake)
     }
 
-    /// Done -> vacant: the operation, its answer and whose it is. The waker that it will not call is to be taken first.
-    #[inline]
-    pub(crate) fn take<O: Operation>(&mut self, slot: Rc<Slot>) -> (O, Ticket, Answer) {
+    /// Done -> vacant: the operation, and the numbers of its answer, which become a completion where it is decoded. The
+    /// waker that it will not call, and what else the answer brought, are to be taken first.
+    #[inline(always)]
+    pub(crate) fn take<O: Operation>(&mut self, slot: Rc<Slot>) -> (O, Numbers) {
         assert!(slot.is_done(), "only a done operation is taken");
-        let answer = slot.take_answer();
-        let ticket = slot.ticket();
+        let numbers = Numbers { ticket: slot.ticket(), result: slot.result.get(), flags: slot.flags.get() };
         let operation = slot.body.take::<O>();
         slot.state.set(State::Vacant);
         slot.key.set(Key::NONE);
         self.spare.push(slot);
-        (operation, ticket, answer)
+        (operation, numbers)
     }
 
     /// The next item of a multishot operation.

@@ -9,6 +9,7 @@ mod answer;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -42,6 +43,9 @@ pub struct Submission<O: Operation> {
     stage: Stage,
     cancelled: bool,
 }
+
+/// What a submission starts in: its driver, and its slot there.
+type Admitted = (Rc<Driver>, Rc<Slot>);
 
 enum Stage {
     Fresh,
@@ -90,50 +94,87 @@ impl<O: Operation> Submission<O> {
     }
 
     /// The first poll, or one in the queue for a slot.
+    #[inline(always)]
+    fn start(&mut self, cx: &mut Context<'_>) -> Poll<O::Output> {
+        let (driver, slot) = match self.admit_at_once(cx) {
+            Some(admitted) => admitted,
+            None => match self.admit_otherwise(cx) {
+                ControlFlow::Continue(admitted) => admitted,
+                ControlFlow::Break(poll) => return poll,
+            },
+        };
+        self.launch(driver, slot)
+    }
+
+    /// A slot, as nearly every submission finds it.
+    #[inline(always)]
+    fn admit_at_once(&self, cx: &mut Context<'_>) -> Option<Admitted> {
+        if self.cancelled || !matches!(self.stage, Stage::Fresh) {
+            return None;
+        }
+        let driver = Driver::current();
+        let slot = driver.admit_at_once(cx.waker())?;
+        Some((driver, slot))
+    }
+
+    /// A slot, where it is not had at once.
     ///
     /// Wakers are cloned and dropped, which is foreign code and may panic, only while the stage tells where the
     /// operation is: so whatever happens, dropping this afterwards gives back what it had.
-    fn start(&mut self, cx: &mut Context<'_>) -> Poll<O::Output> {
+    #[inline(never)]
+    fn admit_otherwise(&mut self, cx: &mut Context<'_>) -> ControlFlow<Poll<O::Output>, Admitted> {
         let (driver, place) = self.stage.whereabouts();
         if self.cancelled {
             let operation = self.take_operation();
             if let Some(place) = place {
                 driver.leave(place);
             }
-            return Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, cancelled())));
+            return ControlFlow::Break(refuse(operation, Ticket::NONE, cancelled()));
         }
         match driver.admit(place, false, cx.waker()) {
-            Admission::Closed(_waker) => {
-                let operation = self.take_operation();
-                Poll::Ready(operation.decode(Completion::refused(Ticket::NONE, closed())))
-            }
+            Admission::Closed(_waker) => ControlFlow::Break(refuse(self.take_operation(), Ticket::NONE, closed())),
             Admission::Wait(place, waker) => {
                 self.stage = Stage::Admitting { driver, place };
                 drop(waker);
+                ControlFlow::Break(Poll::Pending)
+            }
+            Admission::Granted(slot) => ControlFlow::Continue((driver, slot)),
+        }
+    }
+
+    /// It has its slot: describe it, and queue it.
+    #[inline(always)]
+    fn launch(&mut self, driver: Rc<Driver>, slot: Rc<Slot>) -> Poll<O::Output> {
+        let operation = self.take_operation();
+        match describe(&driver, &slot, |body| {
+            body.put(operation);
+            body.encode::<O>(slot.ticket(), slot.key().user_data())
+        }) {
+            Ok(heading) => {
+                self.stage.fly(driver, slot, heading);
                 Poll::Pending
             }
-            Admission::Granted(slot) => {
-                let operation = self.take_operation();
-                match describe(&driver, &slot, |body| {
-                    body.put(operation);
-                    body.encode::<O>(slot.ticket(), slot.key().user_data())
-                }) {
-                    Ok(heading) => {
-                        self.stage.fly(driver, slot, heading);
-                        Poll::Pending
-                    }
-                    Err(error) => {
-                        let (operation, ticket) = (slot.body().take::<O>(), slot.ticket());
-                        driver.withdraw(&slot);
-                        Poll::Ready(operation.decode(Completion::refused(ticket, error)))
-                    }
-                }
+            Err(error) => {
+                let (operation, ticket) = (slot.body().take::<O>(), slot.ticket());
+                driver.withdraw(&slot);
+                refuse(operation, ticket, error)
             }
         }
     }
-}
 
-impl<O: Operation> Submission<O> {
+    /// It is done: what it came to.
+    #[inline(always)]
+    fn land(&mut self) -> O::Output {
+        let Stage::InFlight { driver, slot } = std::mem::replace(&mut self.stage, Stage::Finished) else {
+            panic!("an operation in flight has a slot");
+        };
+        if !slot.body().is_plain() {
+            return land_with_more::<O>(&driver, slot);
+        }
+        let (operation, numbers) = driver.take::<O>(slot);
+        operation.decode(numbers.completion())
+    }
+
     /// The operation, to be moved into its slot, or handed back.
     #[inline]
     fn take_operation(&mut self) -> O {
@@ -194,12 +235,7 @@ impl<O: Operation> Future for Submission<O> {
                 if !slot.is_done() && !driver.is_done_meanwhile(slot, cx.waker()) {
                     return Poll::Pending;
                 }
-                let Stage::InFlight { driver, slot } = std::mem::replace(&mut this.stage, Stage::Finished) else {
-                    panic!("an operation in flight has a slot");
-                };
-                let buffer = slot.take_buffer();
-                let (operation, ticket, answer) = driver.take::<O>(slot);
-                Poll::Ready(operation.decode(answer.into_completion(ticket).with_buffer(buffer)))
+                Poll::Ready(this.land())
             }
             Stage::Finished => panic!("this operation has completed and was polled again"),
         }
@@ -360,6 +396,21 @@ impl<O: MultishotOperation> fmt::Debug for Multishot<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Multishot").field("in_flight", &matches!(self.stage, Stage::InFlight { .. })).finish()
     }
+}
+
+/// The output of an operation that the kernel never saw.
+#[cold]
+#[inline(never)]
+fn refuse<O: Operation>(operation: O, ticket: Ticket, error: io::Error) -> Poll<O::Output> {
+    Poll::Ready(operation.decode(Completion::refused(ticket, error)))
+}
+
+/// The output of an operation whose answer may have brought something beside its numbers.
+#[inline(never)]
+fn land_with_more<O: Operation>(driver: &Driver, slot: Rc<Slot>) -> O::Output {
+    let (descriptor, buffer) = slot.take_brought();
+    let (operation, numbers) = driver.take::<O>(slot);
+    operation.decode(numbers.completion().with_descriptor(descriptor).with_buffer(buffer))
 }
 
 /// Run foreign `encode` code with nothing borrowed. On an error the operation is still in the body, for the caller to

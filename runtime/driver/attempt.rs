@@ -25,7 +25,8 @@ impl Driver {
                 &mut spare
             }
         };
-        frame.reset(ticket, 0);
+        frame.begin(ticket, 0);
+        frame.reset();
         let borrowed = Borrowed(frame);
         let attempted = operation.encode(Sqe::new(borrowed.0)).map(|encoded| {
             let result = self.core.borrow_mut().ring.attempt(&encoded);

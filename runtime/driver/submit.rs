@@ -6,31 +6,26 @@ use std::task::Waker;
 
 use super::{Admission, Driver};
 use crate::runtime::body::Heading;
-use crate::runtime::buf::Ticket;
-use crate::runtime::completion::Answer;
-use crate::runtime::inflight::{Next, Orphaned, Slot};
+use crate::runtime::inflight::{Next, Numbers, Orphaned, Slot};
 use crate::runtime::opcode::Opcode;
 use crate::runtime::operation::Operation;
 use crate::runtime::waking::Waking;
 
 impl Driver {
-    /// Vacant -> encoding, or a place in the queue for a slot.
-    #[inline]
-    pub(crate) fn admit(&self, place: Option<u64>, multishot: bool, waker: &Waker) -> Admission {
+    /// Vacant -> encoding, if it finds what nearly every operation does: room, and the waker of the one before.
+    #[inline(always)]
+    pub(crate) fn admit_at_once(&self, waker: &Waker) -> Option<Rc<Slot>> {
         let mut core = self.core.borrow_mut();
-        // What nearly every operation finds: room, and the waker of the one before.
-        if place.is_none()
-            && core.has_room()
-            && let Some(waking) = core.wakers.find(waker)
-        {
-            return Admission::Granted(core.slots.reserve(multishot, Some(waking)));
+        if !core.has_room() {
+            return None;
         }
-        drop(core);
-        self.admit_other(place, multishot, waker)
+        let waking = core.wakers.find(waker)?;
+        Some(core.slots.reserve(false, Some(waking)))
     }
 
+    /// Vacant -> encoding, or a place in the queue for a slot.
     #[inline(never)]
-    fn admit_other(&self, place: Option<u64>, multishot: bool, waker: &Waker) -> Admission {
+    pub(crate) fn admit(&self, place: Option<u64>, multishot: bool, waker: &Waker) -> Admission {
         let waking = self.share(waker);
         self.core.borrow_mut().admit(place, multishot, waking)
     }
@@ -88,10 +83,10 @@ impl Driver {
         drop(gone);
     }
 
-    /// The operation, whose it is, and its answer, when it is done. Moving an operation out of its body runs none of its
-    /// code, so one borrow, which gives the slot back, does for all.
-    #[inline]
-    pub(crate) fn take<O: Operation>(&self, slot: Rc<Slot>) -> (O, Ticket, Answer) {
+    /// The operation, and the numbers of its answer, when it is done; what else that brought is to be taken first. Moving an
+    /// operation out of its body runs none of its code, so one borrow, which gives the slot back, does for all.
+    #[inline(always)]
+    pub(crate) fn take<O: Operation>(&self, slot: Rc<Slot>) -> (O, Numbers) {
         let waking = slot.take_waking();
         let taken = self.core.borrow_mut().slots.take::<O>(slot);
         if let Some(waking) = waking {
@@ -128,6 +123,7 @@ impl Driver {
     }
 
     /// A slot has ended without waking this.
+    #[inline(never)]
     pub(crate) fn let_waking_go(&self, waking: Rc<Waking>) {
         let gone = self.core.borrow_mut().wakers.let_go(waking);
         drop(gone);
