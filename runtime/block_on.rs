@@ -107,11 +107,22 @@ impl Runtime {
         self.context.executor.spawn(future)
     }
 
-    #[inline]
+    #[inline(always)]
     fn turn(&self, main: &MainWaker) {
-        let Context { timers, unpark, park, .. } = &*self.context;
-        let turned = park.turn(self.wait(main));
+        let Context { executor, timers, unpark, park } = &*self.context;
+        // Most turns sleep without a limit: nothing is ready, no timer is set, and the sleep stands announced.
+        let is_idle = !main.is_woken() && !executor.has_ready() && timers.is_empty();
+        let wait = if is_idle && unpark.is_asleep() { Wait::Until(None) } else { self.wait(main) };
+        let turned = park.turn(wait);
         unpark.awake();
+        if turned.is_err() || !timers.is_empty() {
+            self.end_turn(turned);
+        }
+    }
+
+    #[inline(never)]
+    fn end_turn(&self, turned: io::Result<()>) {
+        let Context { timers, park, .. } = &*self.context;
         if let Err(error) = turned {
             panic!("the ring cannot be entered any more: {error}; drop this runtime and build a new one");
         }
@@ -122,7 +133,7 @@ impl Runtime {
 
     /// How long the next turn may wait. The sleep is announced before it is allowed: a wake that came since the last look
     /// at the queues refuses it, and they are looked at again.
-    #[inline]
+    #[inline(never)]
     fn wait(&self, main: &MainWaker) -> Wait {
         let Context { executor, timers, unpark, park } = &*self.context;
         while !main.is_woken() && !executor.has_ready() {
@@ -197,6 +208,13 @@ impl Wake for MainWaker {
             self.woken_here.store(true, Ordering::Relaxed);
             return;
         }
+        self.wake_from_elsewhere();
+    }
+}
+
+impl MainWaker {
+    #[inline(never)]
+    fn wake_from_elsewhere(&self) {
         // A swap, where a store would do, so that every write of the flag is part of one chain that loom can follow.
         self.woken.swap(true, Ordering::AcqRel);
         self.unpark.wake();

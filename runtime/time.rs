@@ -345,6 +345,12 @@ impl Timers {
         (self.clock)()
     }
 
+    /// Whether no timer is set.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_empty.get()
+    }
+
     /// When the earliest timer wants to be fired.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {

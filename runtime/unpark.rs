@@ -79,6 +79,13 @@ impl Unpark {
         self.state.prepare_sleep()
     }
 
+    /// Whether the owner's sleep stands announced, so that it may sleep without announcing it: as
+    /// [`prepare_sleep`](Self::prepare_sleep) does then.
+    #[inline]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.is_asleep()
+    }
+
     /// The enter is over: sees what wakers have marked. A waker that saw the announcement may still write: the sleep after
     /// this one then ends early, which is harmless.
     #[inline]
@@ -144,13 +151,16 @@ impl State {
     #[inline]
     fn prepare_sleep(&self) -> bool {
         // Whoever answers an announcement that stands writes to the eventfd, and so ends the sleep that comes.
-        if self.0.load(Ordering::Acquire) == ASLEEP
-            || self.0.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
-        {
+        if self.is_asleep() || self.0.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             return true;
         }
         self.0.swap(AWAKE, Ordering::AcqRel);
         false
+    }
+
+    #[inline]
+    fn is_asleep(&self) -> bool {
+        self.0.load(Ordering::Acquire) == ASLEEP
     }
 
     #[inline]
