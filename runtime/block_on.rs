@@ -201,6 +201,7 @@ impl Wake for MainWaker {
         self.wake_by_ref();
     }
 
+    #[inline]
     fn wake_by_ref(self: &Arc<Self>) {
         // On the runtime's own thread the loop looks at the flag before it sleeps. During a turn the sleep is still
         // announced there, so that going through `unpark` would cost a write that only ends the next sleep early.

@@ -62,7 +62,7 @@ thread_local! {
     /// The drivers of this thread: a descriptor whose last handle goes asks each to cancel what is pending on it.
     static DRIVERS: RefCell<Vec<Weak<Driver>>> = const { RefCell::new(Vec::new()) };
     /// The driver that futures polled now belong to.
-    static CURRENT: RefCell<Option<Rc<Driver>>> = const { RefCell::new(None) };
+    static CURRENT: Cell<Option<Rc<Driver>>> = const { Cell::new(None) };
     /// Its number, 0 for none: to compare it needs no borrow, and no look whether the thread is ending.
     static CURRENT_ID: Cell<u32> = const { Cell::new(0) };
 }
@@ -232,7 +232,7 @@ impl Driver {
     ///
     /// # Panics
     /// If no runtime is running on this thread.
-    #[inline]
+    #[inline(always)]
     pub fn current() -> Rc<Self> {
         Self::try_current().expect(
             "no ringmain runtime is running on this thread: await this inside Runtime::block_on or a spawned task",
@@ -240,9 +240,15 @@ impl Driver {
     }
 
     /// The driver that futures polled on this thread belong to now, if there is one.
-    #[inline]
+    #[inline(always)]
     pub fn try_current() -> Option<Rc<Self>> {
-        CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
+        let look = |current: &Cell<Option<Rc<Self>>>| {
+            let driver = current.take();
+            let found = driver.clone();
+            current.set(driver);
+            found
+        };
+        CURRENT.try_with(look).ok().flatten()
     }
 
     /// Whether futures polled on this thread belong to another driver now.
@@ -257,7 +263,7 @@ impl Driver {
     /// At the end of a thread, when its locals are gone, there is nothing to be current in: then this does nothing. A
     /// runtime that is kept in a thread-local is dropped that late.
     pub fn enter(self: &Rc<Self>) -> Entered {
-        let previous = CURRENT.try_with(|current| current.borrow_mut().replace(Rc::clone(self)));
+        let previous = CURRENT.try_with(|current| current.replace(Some(Rc::clone(self))));
         if previous.is_ok() {
             CURRENT_ID.set(self.id);
         }
@@ -524,7 +530,7 @@ impl Drop for Entered {
         let previous = self.previous.take();
         CURRENT_ID.set(previous.as_ref().map_or(0, |driver| driver.id));
         // The thread's locals may be gone already; then so is the current driver.
-        let entered = CURRENT.try_with(|current| std::mem::replace(&mut *current.borrow_mut(), previous));
+        let entered = CURRENT.try_with(|current| current.replace(previous));
         drop(entered);
     }
 }

@@ -9,6 +9,7 @@ mod answer;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -40,7 +41,9 @@ pub struct Submission<O: Operation> {
     /// Until the operation has its slot. Beside the stage and not in it, so that neither moves with the other: a move
     /// loads what was just stored in other widths, for which a processor waits until the stores are done.
     operation: Option<O>,
-    stage: Stage,
+    /// Left by hand when it holds something: most submissions are dropped with an empty one, and look only once whether
+    /// they are.
+    stage: ManuallyDrop<Stage>,
     cancelled: bool,
 }
 
@@ -67,7 +70,7 @@ impl<O: Operation> Unpin for Submission<O> {}
 impl<O: Operation> Submission<O> {
     /// A submission of this operation. Nothing happens before it is polled.
     pub fn new(operation: O) -> Self {
-        Self { operation: Some(operation), stage: Stage::Fresh, cancelled: false }
+        Self { operation: Some(operation), stage: ManuallyDrop::new(Stage::Fresh), cancelled: false }
     }
 
     /// Ask for the end of the operation; await what this returns for what it came to.
@@ -83,18 +86,18 @@ impl<O: Operation> Submission<O> {
     /// As [`cancel`](Self::cancel), for a submission that lies inside a larger future.
     pub fn request_cancel(&mut self) {
         self.cancelled = true;
-        if let Stage::InFlight { driver, slot } = &self.stage {
+        if let Stage::InFlight { driver, slot } = &*self.stage {
             driver.cancel(slot);
         }
     }
 
     /// Whether the operation has been handed to the runtime and has not come back.
     pub fn is_in_flight(&self) -> bool {
-        matches!(self.stage, Stage::InFlight { .. })
+        matches!(*self.stage, Stage::InFlight { .. })
     }
 
     /// The first poll, or one in the queue for a slot.
-    #[inline(always)]
+    #[inline(never)]
     fn start(&mut self, cx: &mut Context<'_>) -> Poll<O::Output> {
         let (driver, slot) = match self.admit_at_once(cx) {
             Some(admitted) => admitted,
@@ -109,7 +112,7 @@ impl<O: Operation> Submission<O> {
     /// A slot, as nearly every submission finds it.
     #[inline(always)]
     fn admit_at_once(&self, cx: &mut Context<'_>) -> Option<Admitted> {
-        if self.cancelled || !matches!(self.stage, Stage::Fresh) {
+        if self.cancelled || !matches!(*self.stage, Stage::Fresh) {
             return None;
         }
         let driver = Driver::current();
@@ -134,7 +137,7 @@ impl<O: Operation> Submission<O> {
         match driver.admit(place, false, cx.waker()) {
             Admission::Closed(_waker) => ControlFlow::Break(refuse(self.take_operation(), Ticket::NONE, closed())),
             Admission::Wait(place, waker) => {
-                self.stage = Stage::Admitting { driver, place };
+                *self.stage = Stage::Admitting { driver, place };
                 drop(waker);
                 ControlFlow::Break(Poll::Pending)
             }
@@ -163,9 +166,9 @@ impl<O: Operation> Submission<O> {
     }
 
     /// It is done: what it came to.
-    #[inline(always)]
+    #[inline(never)]
     fn land(&mut self) -> O::Output {
-        let Stage::InFlight { driver, slot } = std::mem::replace(&mut self.stage, Stage::Finished) else {
+        let Stage::InFlight { driver, slot } = mem::replace(&mut *self.stage, Stage::Finished) else {
             panic!("an operation in flight has a slot");
         };
         if !slot.body().is_plain() {
@@ -196,6 +199,22 @@ impl Stage {
         }
     }
 
+    /// Whether it holds nothing.
+    #[inline]
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Fresh | Self::Finished)
+    }
+
+    /// The future goes, wherever it is.
+    #[inline(never)]
+    fn leave(&mut self) {
+        match mem::replace(self, Self::Finished) {
+            Self::Fresh | Self::Finished => {}
+            Self::Admitting { driver, place } => driver.leave(place),
+            Self::InFlight { driver, slot } => driver.orphan(&slot),
+        }
+    }
+
     /// Nothing is left to do, but by what is done with what this has been.
     #[inline]
     fn finish(&mut self) {
@@ -209,8 +228,8 @@ impl Stage {
     /// there, for it cannot know that there is none.
     #[inline]
     fn replace_empty(&mut self, stage: Self) {
-        debug_assert!(matches!(self, Self::Fresh | Self::Finished), "this stage holds its driver");
-        std::mem::forget(std::mem::replace(self, stage));
+        debug_assert!(self.is_empty(), "this stage holds its driver");
+        mem::forget(mem::replace(self, stage));
     }
 
     /// The operation is described. Queueing it may run foreign code, so the stage is told first.
@@ -226,9 +245,10 @@ impl Stage {
 impl<O: Operation> Future for Submission<O> {
     type Output = O::Output;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<O::Output> {
         let this = self.get_mut();
-        match &this.stage {
+        match &*this.stage {
             Stage::Fresh | Stage::Admitting { .. } => this.start(cx),
             Stage::InFlight { driver, slot } => {
                 belongs_here(driver);
@@ -243,18 +263,17 @@ impl<O: Operation> Future for Submission<O> {
 }
 
 impl<O: Operation> Drop for Submission<O> {
+    #[inline]
     fn drop(&mut self) {
-        match &self.stage {
-            Stage::Fresh | Stage::Finished => {}
-            Stage::Admitting { driver, place, .. } => driver.leave(*place),
-            Stage::InFlight { driver, slot } => driver.orphan(slot),
+        if !self.stage.is_empty() {
+            self.stage.leave();
         }
     }
 }
 
 impl<O: Operation> fmt::Debug for Submission<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match &self.stage {
+        let stage = match &*self.stage {
             Stage::Fresh => "fresh",
             Stage::Admitting { .. } => "admitting",
             Stage::InFlight { .. } => "in flight",
@@ -295,7 +314,7 @@ impl<O: MultishotOperation> Multishot<O> {
             return;
         }
         let operation = self.operation.take();
-        if let Stage::Admitting { driver, place } = std::mem::replace(&mut self.stage, Stage::Finished) {
+        if let Stage::Admitting { driver, place } = mem::replace(&mut self.stage, Stage::Finished) {
             driver.leave(place);
         }
         drop(operation);
@@ -384,11 +403,7 @@ impl<O: MultishotOperation> FusedStream for Multishot<O> {
 
 impl<O: MultishotOperation> Drop for Multishot<O> {
     fn drop(&mut self) {
-        match &self.stage {
-            Stage::Fresh | Stage::Finished => {}
-            Stage::Admitting { driver, place, .. } => driver.leave(*place),
-            Stage::InFlight { driver, slot } => driver.orphan(slot),
-        }
+        self.stage.leave();
     }
 }
 
@@ -430,7 +445,7 @@ fn describe(
     }
     let undo = Undo(driver, slot);
     let outcome = encode(slot.body()).and_then(|heading| driver.check_opcode(heading.opcode).map(|()| heading));
-    std::mem::forget(undo);
+    mem::forget(undo);
     outcome
 }
 

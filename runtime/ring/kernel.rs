@@ -230,6 +230,13 @@ impl KernelRing {
     #[inline]
     pub(crate) fn enter(&mut self, wait: Wait) -> io::Result<usize> {
         let staged = self.submissions.len();
+        self.submit(wait)?;
+        Ok(staged - self.submissions.len())
+    }
+
+    /// As [`enter`](Self::enter), where what was consumed shows in what is staged.
+    #[inline(always)]
+    pub(super) fn submit(&mut self, wait: Wait) -> io::Result<()> {
         self.submissions.sync();
         let entered = match wait {
             Wait::No => self.enter_raw(0, self.enter_flags, ptr::null(), 0),
@@ -238,8 +245,7 @@ impl KernelRing {
         };
         // What the kernel took is read from the queue: a count would have to be guessed where a wait failed.
         self.submissions.sync();
-        let consumed = staged - self.submissions.len();
-        if entered { Ok(consumed) } else { refusal(consumed) }
+        if entered { Ok(()) } else { refusal() }
     }
 
     /// Drains the completion queue: those that are there now.
@@ -495,9 +501,9 @@ impl KernelRing {
 
 /// What an enter came to that the kernel did not let happen, by the `errno` that it has left.
 #[cold]
-fn refusal(consumed: usize) -> io::Result<usize> {
+fn refusal() -> io::Result<()> {
     let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::ETIME) { Ok(consumed) } else { Err(error) }
+    if error.raw_os_error() == Some(libc::ETIME) { Ok(()) } else { Err(error) }
 }
 
 impl AsRawFd for KernelRing {

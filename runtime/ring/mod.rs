@@ -262,7 +262,7 @@ impl Queues for KernelRing {
 
     #[inline(always)]
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
-        Self::enter(self, wait).map(|_taken| ())
+        self.submit(wait)
     }
 
     #[inline(always)]

@@ -32,7 +32,7 @@ impl<O: Operation> Submission<O> {
         if let Poll::Ready(output) = Pin::new(&mut *self).poll(cx) {
             return Poll::Ready(Answer::Output(output));
         }
-        let Stage::InFlight { slot, .. } = &self.stage else {
+        let Stage::InFlight { slot, .. } = &*self.stage else {
             return Poll::Pending;
         };
         match slot.early_result() {
