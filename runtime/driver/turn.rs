@@ -83,6 +83,7 @@ impl Core {
         if self.outgoing.attention {
             return self.full_turn(wait, metrics);
         }
+        debug_assert!(!self.needs_attention(), "whatever leaves something out of the ordinary has to say so");
         let Self { ring, table, slots, after, outgoing, .. } = self;
         let exchanged = match ring {
             Ring::Kernel(ring) => outgoing.exchange(&mut **ring, wait, table, slots, after, metrics),
