@@ -130,16 +130,19 @@ fn n01_dropping_a_pipe_end_between_two_steps_ends_the_transfer() {
             });
             for route in [Route::Auto, Route::Inline, Route::Ring] {
                 let (reader, writer) = ops::pipe().unwrap();
-                let (_branch, into_branch) = ops::pipe().unwrap();
+                let (branch, into_branch) = ops::pipe().unwrap();
                 runtime.block_on(async {
                     let mut splice = ops::splice_exact(&reader, &into_branch, 100).route(route);
                     stays_pending(&mut splice, "nothing was written").await;
                     rustix::io::write(&writer, b"stolen").unwrap();
                     turns(20).await;
-                    drain(&reader);
+                    let stolen = drain(&reader).len() as u64;
                     drop(reader);
                     let (result, moved) = splice.await;
-                    assert_eq!((result.unwrap_err().raw_os_error(), moved), (Some(125), 0));
+                    assert_eq!(result.unwrap_err().raw_os_error(), Some(125), "by {route:?}");
+                    // By the ring a worker of the kernel waits for the bytes, and may be the first to take them.
+                    assert!(moved == 0 || route == Route::Ring, "{moved} bytes moved by {route:?}");
+                    assert_eq!((moved + stolen, drain(&branch).len() as u64), (6, moved), "by {route:?}");
                 });
             }
             for route in [RelayRoute::Auto, RelayRoute::Inline, RelayRoute::Ring, RelayRoute::Copy] {
