@@ -30,7 +30,13 @@ fn t19_a_sink_that_is_always_ready_is_not_waited_for() {
                     // Another reader is faster each time: the poll has seen bytes that the splice does not find.
                     for _ in 0..3 {
                         rustix::io::write(&writer, b"stolen").unwrap();
-                        assert_eq!(drain(&reader), b"stolen");
+                        let stolen = drain(&reader);
+                        if stolen.is_empty() {
+                            // By the ring a worker of the kernel waits for the bytes, and was faster.
+                            assert_eq!((route, transfer.await.unwrap()), (Route::Ring, 6));
+                            return;
+                        }
+                        assert_eq!(stolen, b"stolen");
                         stays_pending(&mut transfer, "the pipe is empty again").await;
                     }
                     let tries = metrics.attempts.get() + metrics.submissions.get() - before;
