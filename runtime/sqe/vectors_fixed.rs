@@ -2,12 +2,10 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
 
 use super::transfers::foreign_memory;
-use super::{Destination, Encoded, Sqe, sealed};
+use super::{Destination, Encoded, Sqe};
 use crate::runtime::abi;
-use crate::runtime::frame::Retry;
 
 impl<'op> Sqe<'op> {
     /// `readv_fixed(fd, into, offset)`: fill several regions of the runtime's registered pages in order.
@@ -35,15 +33,7 @@ impl<'op> Sqe<'op> {
         into: impl IntoIterator<Item = &'op mut D>,
         offset: Option<u64>,
     ) -> io::Result<Encoded<'op>> {
-        let ticket = self.frame.ticket;
-        let mut before = 0usize;
-        let regions = into.into_iter().map(|part| {
-            let (region, len) = sealed::Destination::arm(part, ticket, before)?;
-            before = before.saturating_add(len);
-            Ok((region, len))
-        });
-        let encoded = self.vectored(abi::READV, fd, regions, offset, Retry::Readable)?;
-        encoded.in_one_buffer(abi::READV_FIXED)
+        self.readv(fd, into, offset)?.in_one_buffer(abi::READV_FIXED)
     }
 
     /// `writev_fixed(fd, from, offset)`: write several regions of the runtime's registered pages in order.
@@ -69,9 +59,7 @@ impl<'op> Sqe<'op> {
         offset: Option<u64>,
     ) -> io::Result<Encoded<'op>> {
         let parts = from.into_iter().filter(|part| !part.is_empty());
-        let regions = parts.map(|part| Ok((NonNull::from(part).cast(), part.len())));
-        let encoded = self.vectored(abi::WRITEV, fd, regions, offset, Retry::Writable)?;
-        encoded.in_one_buffer(abi::WRITEV_FIXED)
+        self.writev(fd, parts, offset)?.in_one_buffer(abi::WRITEV_FIXED)
     }
 }
 
