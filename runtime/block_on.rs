@@ -89,8 +89,11 @@ impl Runtime {
             {
                 return output;
             }
-            self.context.executor.run_some(self.tasks_per_turn);
-            self.turn(&woken);
+            let has_run = self.context.executor.has_ready();
+            if has_run {
+                self.context.executor.run_some(self.tasks_per_turn);
+            }
+            self.turn(&woken, has_run);
         }
     }
 
@@ -107,13 +110,18 @@ impl Runtime {
         self.context.executor.spawn(future)
     }
 
+    /// `has_run`: a task was ready in this pass, and so another may be.
     #[inline(always)]
-    fn turn(&self, main: &MainWaker) {
+    fn turn(&self, main: &MainWaker, has_run: bool) {
         let Context { executor, timers, unpark, park } = &*self.context;
-        // Most turns sleep without a limit: nothing is ready, no timer is set, and the sleep stands announced.
-        let is_idle = !main.is_woken() && !executor.has_ready() && timers.is_empty();
+        // Most turns sleep without a limit: nothing is ready, no timer is set, and the sleep stands announced. While it
+        // stands, whoever wakes from elsewhere ends the sleep; so there is nothing of theirs to look for.
+        let is_idle = !main.is_woken_here() && !(has_run && executor.has_ready()) && timers.is_empty();
         let wait = if is_idle && unpark.is_asleep() { Wait::Until(None) } else { self.wait(main) };
-        let turned = park.turn(wait);
+        let turned = match &self.driver {
+            Some(driver) => driver.turn(wait),
+            None => park.turn(wait),
+        };
         unpark.awake();
         if turned.is_err() || !timers.is_empty() {
             self.end_turn(turned);
@@ -179,20 +187,24 @@ struct MainWaker {
 }
 
 impl MainWaker {
-    #[inline]
     fn is_woken(&self) -> bool {
-        self.woken_here.load(Ordering::Relaxed) || self.woken.load(Ordering::Acquire)
+        self.is_woken_here() || self.woken.load(Ordering::Acquire)
     }
 
-    /// A plain load first: most passes are not for the main future.
+    #[inline]
+    fn is_woken_here(&self) -> bool {
+        self.woken_here.load(Ordering::Relaxed)
+    }
+
+    /// A plain load first: most passes are not for the main future. A wake from elsewhere that comes with one from here
+    /// is left for the next pass.
     #[inline]
     fn take(&self) -> bool {
-        let here = self.woken_here.load(Ordering::Relaxed);
-        if here {
+        if self.is_woken_here() {
             self.woken_here.store(false, Ordering::Relaxed);
+            return true;
         }
-        let elsewhere = self.woken.load(Ordering::Acquire) && self.woken.swap(false, Ordering::AcqRel);
-        here || elsewhere
+        self.woken.load(Ordering::Acquire) && self.woken.swap(false, Ordering::AcqRel)
     }
 }
 

@@ -201,6 +201,7 @@ impl Driver {
                 operations_max: config.operations as usize,
                 armed: None,
                 after: After::default(),
+                has_guest: false,
                 closed: false,
             }),
             id,
@@ -281,20 +282,17 @@ impl Driver {
     /// # Panics
     /// With the payload of a waker, or of an operation's drop, that panicked; every other one has run by then.
     pub fn turn(&self, wait: Wait) -> io::Result<()> {
-        let wait = self.trim_pages(wait);
+        if self.pages.arena().next_trim().is_some() {
+            return self.full_turn(wait);
+        }
         let mut core = self.core.borrow_mut();
         if core.outgoing.attention || core.wakers.has_unused() || core.table.is_behind() {
             drop(core);
-            self.prepare_turn();
-            core = self.core.borrow_mut();
-        }
-        let is_guest = self.guest.is_there.get();
-        if is_guest {
-            self.guest.turning.set(true);
+            return self.full_turn(wait);
         }
         let outcome = core.turn(wait, &self.metrics);
         // Nearly always what is left to do is to wake one task, which needs neither a second borrow nor a catch.
-        let sole = if core.outgoing.attention || is_guest { None } else { core.after.take_sole_wake() };
+        let sole = if core.outgoing.attention { None } else { core.after.take_sole_wake() };
         match sole {
             Some(waking) => {
                 drop(core);
@@ -302,6 +300,18 @@ impl Driver {
             }
             None => self.end_turn(core),
         }
+        outcome
+    }
+
+    /// A turn that may have to see to what is out of the ordinary, before it or in it.
+    #[inline(never)]
+    fn full_turn(&self, wait: Wait) -> io::Result<()> {
+        let wait = self.trim_pages(wait);
+        self.prepare_turn();
+        let mut core = self.core.borrow_mut();
+        self.guest.turning.set(core.has_guest);
+        let outcome = core.full_turn(wait, &self.metrics);
+        self.end_turn(core);
         outcome
     }
 
@@ -327,7 +337,7 @@ impl Driver {
     #[inline(never)]
     fn end_turn(&self, mut core: RefMut<'_, Core>) {
         let news = core.table.take_news();
-        if self.guest.is_there.get() {
+        if core.has_guest {
             self.guest.turning.set(false);
             self.guest.flush_armed.set(false);
             if core.has_queued() || core.ring.more_work() {
@@ -368,7 +378,11 @@ impl Driver {
             return Ok(Rc::clone(eventfd));
         }
         let eventfd = Rc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        self.core.borrow_mut().ring.register_eventfd(eventfd.as_fd())?;
+        let mut core = self.core.borrow_mut();
+        core.ring.register_eventfd(eventfd.as_fd())?;
+        core.has_guest = true;
+        core.outgoing.attention = true;
+        drop(core);
         *self.guest.eventfd.borrow_mut() = Some(Rc::clone(&eventfd));
         self.guest.is_there.set(true);
         self.arm_flush();

@@ -51,6 +51,8 @@ pub(super) struct Core {
     /// The read of the eventfd of `unpark`, once it was made. It takes no place from the program's operations.
     pub(super) armed: Option<Rc<Slot>>,
     pub(super) after: After,
+    /// A guest of another loop has to be told of each thing that is queued outside a turn, or left by one.
+    pub(super) has_guest: bool,
     pub(super) closed: bool,
 }
 
@@ -59,7 +61,7 @@ pub(super) struct Core {
 pub(super) struct Outgoing {
     /// There may be something out of the ordinary to do in the next turn. Whatever leaves such a thing sets it, and a turn
     /// that has seen to all of them looks whether there are any left. So a turn without has nothing to look for: no
-    /// cancels, no linked entries, nobody who waits for a slot or a buffer, nothing left over, and it is not closed.
+    /// cancels, no linked entries, nobody who waits for a slot or a buffer, nothing left over, no guest, and it is not closed.
     pub(super) attention: bool,
     cancels: VecDeque<Key>,
     /// Cancels that missed, to be sent once more after a turn that waits no longer than [`CANCEL_MISSED_PAUSE`].
@@ -76,13 +78,10 @@ pub(super) struct Waiter {
 }
 
 impl Core {
-    /// One turn, compiled into the one place that makes nearly all of them, and what each has once into it: the rare ones,
-    /// and what is rare in one, are calls.
+    /// One turn with nothing out of the ordinary to do, compiled into the one place that makes nearly all of them, and what
+    /// each has once into it: what is rare in one is calls.
     #[inline(always)]
     pub(super) fn turn(&mut self, wait: Wait, metrics: &Metrics) -> io::Result<()> {
-        if self.outgoing.attention {
-            return self.full_turn(wait, metrics);
-        }
         debug_assert!(!self.needs_attention(), "whatever leaves something out of the ordinary has to say so");
         let Self { ring, table, slots, after, outgoing, .. } = self;
         let exchanged = match ring {
@@ -136,7 +135,8 @@ impl Core {
         let somebody_waits = !(self.waiters.is_empty() && self.granted.is_empty()) || self.slots.is_starving();
         // The read of the eventfd is described with nothing borrowed, by the turn itself.
         let is_unarmed = self.armed.as_ref().is_some_and(|slot| !slot.is_active());
-        has_to_send || somebody_waits || is_unarmed || self.closed || self.table.has_news() || self.after.has_to_drop()
+        let is_watched = self.closed || self.has_guest;
+        has_to_send || somebody_waits || is_unarmed || is_watched || self.table.has_news() || self.after.has_to_drop()
     }
 
     /// What the kernel has more, and what it says to an enter that it refused.
