@@ -23,6 +23,7 @@ use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -62,7 +63,9 @@ thread_local! {
     /// The drivers of this thread: a descriptor whose last handle goes asks each to cancel what is pending on it.
     static DRIVERS: RefCell<Vec<Weak<Driver>>> = const { RefCell::new(Vec::new()) };
     /// The driver that futures polled now belong to.
-    static CURRENT: Cell<Option<Rc<Driver>>> = const { Cell::new(None) };
+    /// Not dropped with the thread, so that a look at it need not ask whether it was: every guard takes out what it has
+    /// put in, and a guard that is forgotten leaks its driver.
+    static CURRENT: Cell<ManuallyDrop<Option<Rc<Driver>>>> = const { Cell::new(ManuallyDrop::new(None)) };
     /// Its number, 0 for none: to compare it needs no borrow, and no look whether the thread is ending.
     static CURRENT_ID: Cell<u32> = const { Cell::new(0) };
 }
@@ -243,32 +246,30 @@ impl Driver {
     /// The driver that futures polled on this thread belong to now, if there is one.
     #[inline(always)]
     pub fn try_current() -> Option<Rc<Self>> {
-        let look = |current: &Cell<Option<Rc<Self>>>| {
-            let driver = current.take();
-            let found = driver.clone();
+        CURRENT.with(|current| {
+            let driver = current.replace(ManuallyDrop::new(None));
+            let found = Option::clone(&driver);
             current.set(driver);
             found
-        };
-        CURRENT.try_with(look).ok().flatten()
+        })
     }
 
     /// Whether futures polled on this thread belong to another driver now.
     #[inline]
     pub(crate) fn is_other_current(&self) -> bool {
         let current = CURRENT_ID.get();
-        current != self.id && current != 0
+        if current == self.id {
+            return false;
+        }
+        current != 0
     }
 
     /// Make this the driver that futures polled on this thread belong to, while the guard lives.
-    ///
-    /// At the end of a thread, when its locals are gone, there is nothing to be current in: then this does nothing. A
-    /// runtime that is kept in a thread-local is dropped that late.
     pub fn enter(self: &Rc<Self>) -> Entered {
-        let previous = CURRENT.try_with(|current| current.replace(Some(Rc::clone(self))));
-        if previous.is_ok() {
-            CURRENT_ID.set(self.id);
-        }
-        Entered { previous: previous.ok().flatten() }
+        let driver = ManuallyDrop::new(Some(Rc::clone(self)));
+        let previous = CURRENT.with(|current| current.replace(driver));
+        CURRENT_ID.set(self.id);
+        Entered { previous: ManuallyDrop::into_inner(previous) }
     }
 
     /// `turn(wait)`: flush, one enter, reap everything, settle, then wake.
@@ -543,8 +544,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         let previous = self.previous.take();
         CURRENT_ID.set(previous.as_ref().map_or(0, |driver| driver.id));
-        // The thread's locals may be gone already; then so is the current driver.
-        let entered = CURRENT.try_with(|current| current.replace(previous));
-        drop(entered);
+        let entered = CURRENT.with(|current| current.replace(ManuallyDrop::new(previous)));
+        drop(ManuallyDrop::into_inner(entered));
     }
 }

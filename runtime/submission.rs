@@ -50,6 +50,15 @@ pub struct Submission<O: Operation> {
 /// What a submission starts in: its driver, and its slot there.
 type Admitted = (Rc<Driver>, Rc<Slot>);
 
+/// Has a stage left, when describing its operation panics.
+struct Undo<'a>(&'a mut Stage);
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 enum Stage {
     Fresh,
     /// All slots are taken; a place in the queue.
@@ -146,31 +155,45 @@ impl<O: Operation> Submission<O> {
     }
 
     /// It has its slot: describe it, and queue it.
+    ///
+    /// The stage is told of the slot first, and the slot is used from there: so a panic of `encode` finds it there, and the
+    /// way that has none keeps nothing at hand for it.
     #[inline(always)]
     fn launch(&mut self, driver: Rc<Driver>, slot: Rc<Slot>) -> Poll<O::Output> {
-        let operation = self.take_operation();
-        match describe(&driver, &slot, |body| {
-            body.put(operation);
-            body.encode::<O>(slot.ticket(), slot.key().user_data())
-        }) {
+        self.stage.board(driver, slot);
+        let undo = Undo(&mut self.stage);
+        let (driver, slot) = undo.0.flight();
+        slot.body().put(self.operation.take().expect("an operation starts once"));
+        let described = slot.body().encode::<O>(slot.ticket(), slot.key().user_data());
+        match described.and_then(|heading| driver.check_opcode(heading.opcode).map(|()| heading)) {
             Ok(heading) => {
-                self.stage.fly(driver, slot, heading);
+                // Queueing it may run foreign code, which finds it in flight.
+                mem::forget(undo);
+                let (driver, slot) = self.stage.flight();
+                driver.queue(slot, heading);
                 Poll::Pending
             }
             Err(error) => {
-                let (operation, ticket) = (slot.body().take::<O>(), slot.ticket());
-                driver.withdraw(&slot);
-                refuse(operation, ticket, error)
+                mem::forget(undo);
+                self.withdraw(error)
             }
         }
+    }
+
+    /// Describing it has failed: it is in its slot still, and leaves it.
+    #[cold]
+    #[inline(never)]
+    fn withdraw(&mut self, error: io::Error) -> Poll<O::Output> {
+        let (driver, slot) = self.stage.disembark();
+        let (operation, ticket) = (slot.body().take::<O>(), slot.ticket());
+        driver.withdraw(&slot);
+        refuse(operation, ticket, error)
     }
 
     /// It is done: what it came to.
     #[inline(never)]
     fn land(&mut self) -> O::Output {
-        let Stage::InFlight { driver, slot } = mem::replace(&mut *self.stage, Stage::Finished) else {
-            panic!("an operation in flight has a slot");
-        };
+        let (driver, slot) = self.stage.disembark();
         if !slot.body().is_plain() {
             return land_with_more::<O>(&driver, slot);
         }
@@ -178,8 +201,7 @@ impl<O: Operation> Submission<O> {
         operation.decode(numbers.completion())
     }
 
-    /// The operation, to be moved into its slot, or handed back.
-    #[inline]
+    /// The operation, to be handed back.
     fn take_operation(&mut self) -> O {
         self.stage.finish();
         self.operation.take().expect("an operation starts once")
@@ -196,6 +218,38 @@ impl Stage {
                 (Rc::clone(driver), Some(*place))
             }
             _ => (Driver::current(), None),
+        }
+    }
+
+    /// It has a slot. What it has been goes: at most a share of the same driver.
+    #[inline(always)]
+    fn board(&mut self, driver: Rc<Driver>, slot: Rc<Slot>) {
+        let before = mem::replace(self, Self::InFlight { driver, slot });
+        // The plain version drops it in any case, which looks at every field of what has none.
+        if before.is_empty() {
+            mem::forget(before);
+        }
+    }
+
+    /// Where it is in flight.
+    #[inline(always)]
+    fn flight(&self) -> (&Rc<Driver>, &Rc<Slot>) {
+        match self {
+            Self::InFlight { driver, slot } => (driver, slot),
+            _ => panic!("an operation in flight has a slot"),
+        }
+    }
+
+    /// It leaves its slot.
+    #[inline(always)]
+    fn disembark(&mut self) -> Admitted {
+        match mem::replace(self, Self::Finished) {
+            Self::InFlight { driver, slot } => (driver, slot),
+            before => {
+                // As in `board`.
+                mem::forget(before);
+                panic!("an operation in flight has a slot");
+            }
         }
     }
 

@@ -1,9 +1,11 @@
 //! What submissions ask of the driver: a slot, a push, a look whether it is done, an end.
 
+use std::cell::RefMut;
 use std::io;
 use std::rc::Rc;
 use std::task::Waker;
 
+use super::turn::Core;
 use super::{Admission, Driver};
 use crate::runtime::body::Heading;
 use crate::runtime::inflight::{Next, Numbers, Orphaned, Slot};
@@ -56,6 +58,15 @@ impl Driver {
     pub(crate) fn queue(&self, slot: &Slot, heading: Heading) {
         let mut core = self.core.borrow_mut();
         core.slots.queue(slot);
+        if core.outgoing.attention {
+            return self.queue_with_attention(core, slot, heading);
+        }
+        core.outgoing.queue(slot.key(), heading.is_linked);
+    }
+
+    /// The same, when the runtime may have shut down, or a guest may have to be told.
+    #[inline(never)]
+    fn queue_with_attention(&self, mut core: RefMut<'_, Core>, slot: &Slot, heading: Heading) {
         if core.closed {
             let (_nothing_to_send, waking) = core.slots.cancel(slot);
             core.wake(waking);
@@ -87,12 +98,7 @@ impl Driver {
     /// operation out of its body runs none of its code, so one borrow, which gives the slot back, does for all.
     #[inline(always)]
     pub(crate) fn take<O: Operation>(&self, slot: Rc<Slot>) -> (O, Numbers) {
-        let waking = slot.take_waking();
-        let taken = self.core.borrow_mut().slots.take::<O>(slot);
-        if let Some(waking) = waking {
-            self.let_waking_go(waking);
-        }
-        taken
+        self.core.borrow_mut().slots.take::<O>(slot)
     }
 
     /// See to it that the right task is woken. Cloning a waker is foreign code: it runs with nothing borrowed, and the
@@ -103,7 +109,12 @@ impl Driver {
             return false;
         }
         self.replace_waker(slot, waker);
-        slot.is_done()
+        let is_done = slot.is_done();
+        if is_done && let Some(waking) = slot.take_waking() {
+            // Nobody will call it.
+            self.let_waking_go(waking);
+        }
+        is_done
     }
 
     pub(crate) fn next(&self, slot: &Slot, waker: &Waker) -> Next {
