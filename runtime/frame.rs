@@ -9,7 +9,7 @@ use super::body::Heading;
 use super::buf::Ticket;
 use super::completion::Creates;
 use super::entry::Entry;
-use super::registry::{Kind, RingPages};
+use super::registry::{Kind, RingPages, Span};
 use super::zero_copy::ZeroCopy;
 
 /// What an operation's entry needs beside the operation: the entry itself, and memory that the entry points to.
@@ -22,8 +22,8 @@ pub(crate) struct Frame {
     pub(crate) retry: Retry,
     /// The descriptor a CLOSE takes with it; closed here if the kernel never does.
     pub(crate) closing: Option<OwnedFd>,
-    /// Regions of the registry that the entry lends, as (address, bytes).
-    pub(crate) flights: Vec<(usize, usize)>,
+    /// Regions of the registry that the entry lends.
+    pub(crate) flights: Vec<Span>,
     /// The result is out, and the kernel keeps what the entry lends until its notification.
     pub(crate) is_notifying: bool,
     pub(crate) pages: RingPages,
@@ -136,8 +136,8 @@ impl Frame {
     pub(crate) fn await_notification(&mut self) {
         self.is_notifying = true;
         let kind = Kind::of(self.entry.opcode);
-        for &(address, len) in &self.flights {
-            self.pages.await_notification(kind, address, len);
+        for span in &self.flights {
+            self.pages.await_notification(kind, span);
         }
     }
 
@@ -152,37 +152,34 @@ impl Frame {
     #[inline(never)]
     fn begin_each(&mut self) {
         let kind = Kind::of(self.entry.opcode);
-        for &(address, len) in &self.flights {
-            self.pages.begin_flight(kind, address, len);
+        for span in &self.flights {
+            self.pages.begin_flight(kind, span);
         }
     }
 
     #[inline(never)]
     fn end_each(&mut self) {
         let kind = Kind::of(self.entry.opcode);
-        for &(address, len) in &self.flights {
+        for span in &self.flights {
             if self.is_notifying {
-                self.pages.end_notification(address, len);
+                self.pages.end_notification(span);
             } else {
-                self.pages.end_flight(kind, address, len);
+                self.pages.end_flight(kind, span);
             }
         }
     }
 
     #[inline]
     pub(crate) fn lends(&mut self, region: NonNull<u8>, len: usize) {
-        let address = region.addr().get();
-        if self.pages.contains(address, len) {
-            self.flights.push((address, len));
-        }
+        self.flights.extend(self.pages.find(region.addr().get(), len));
     }
 
     /// The one registered buffer that all memory this entry lends lies in, if this ring can name it.
     pub(crate) fn common_buffer(&self) -> Option<u16> {
         let regions = self.vectors.len().max(1);
-        let (&(first, len), rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
-        let index = self.pages.entry_of(first, len)?;
-        rest.iter().all(|&(address, len)| self.pages.entry_of(address, len) == Some(index)).then_some(index)
+        let (first, rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
+        let index = first.index()?;
+        rest.iter().all(|span| span.index() == Some(index)).then_some(index)
     }
 }
 

@@ -17,7 +17,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::counts::Kind;
 use super::holders::Holders;
 use super::layout::Layout;
 use super::ledger::{Hold, Ledger};
@@ -26,6 +25,7 @@ use super::mapping::Mapping;
 use super::pool::Run;
 use super::queue::{Grant, Later, Queue};
 use super::registration::Registration;
+use super::ring_pages::Span;
 use super::rings::{RingSet, RingSlot};
 use super::segment::Segment;
 use super::snapshot::Snapshot;
@@ -198,22 +198,6 @@ impl Arena {
         }
     }
 
-    pub(super) fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.ground.ledger.begin_flight(kind, self.pages_at(addr, len));
-    }
-
-    pub(super) fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.ground.ledger.end_flight(kind, self.pages_at(addr, len));
-    }
-
-    pub(super) fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
-        self.ground.ledger.await_notification(kind, self.pages_at(addr, len));
-    }
-
-    pub(super) fn end_notification(&self, addr: usize, len: usize) {
-        self.ground.ledger.end_notification(self.pages_at(addr, len));
-    }
-
     pub(super) fn snapshot(&self) -> Snapshot {
         let mut snapshot =
             Snapshot { registrations: self.registrations.load(Ordering::Relaxed), ..Snapshot::default() };
@@ -225,17 +209,16 @@ impl Arena {
         snapshot
     }
 
-    /// Where in the arena these bytes begin, if they lie in it and in one chunk of it.
-    pub(super) fn offset_of(&self, addr: usize, len: usize) -> Option<usize> {
+    /// These bytes, if they lie in the arena and in one chunk of it, as this ring sees them, or none that has anything
+    /// registered.
+    #[inline]
+    pub(super) fn find(&self, addr: usize, len: usize, ring: Option<RingSlot>) -> Option<Span> {
         let offset = addr.checked_sub(self.ground.mapping.base_addr())?;
-        let end = offset.checked_add(len)?;
-        self.ground.layout.chunk_at(&(offset..end)).map(|_chunk| offset)
-    }
-
-    fn pages_at(&self, addr: usize, len: usize) -> Range<usize> {
-        let offset = self.offset_of(addr, len);
-        assert!(offset.is_some(), "an operation on {len} bytes at {addr:#x} leaves the registered memory");
-        offset.map_or(0..0, |offset| pages_of(&(offset..offset + len)))
+        let bytes = offset..offset.checked_add(len)?;
+        let chunk = self.ground.layout.chunk_at(&bytes)?;
+        let is_registered = |ring: &RingSlot| len > 0 && self.ground.chunks[chunk].registered.contains(*ring);
+        let index = ring.filter(is_registered).and_then(|_ring| u16::try_from(chunk).ok());
+        Some(Span { pages: pages_of(&bytes), index })
     }
 
     /// Runs under the lock; then warns and wakes.
@@ -345,13 +328,6 @@ impl Arena {
     /// Operations of this ring name nothing by index any more; what it has registered stays pinned.
     pub(crate) fn set_unregistered(&self, ring: RingSlot) {
         self.ground.chunks.iter().for_each(|rings| _ = rings.registered.remove(ring));
-    }
-
-    /// The index by which an operation of this ring names the memory at this address.
-    pub(super) fn entry_of(&self, addr: usize, ring: RingSlot) -> Option<u16> {
-        let offset = self.offset_of(addr, 1)?;
-        let chunk = self.ground.layout.chunk_of(offset / PAGE_BYTES);
-        self.ground.chunks[chunk].registered.contains(ring).then_some(u16::try_from(chunk).ok()?)
     }
 
     /// Whether any ring has these bytes registered.

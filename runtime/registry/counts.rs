@@ -47,7 +47,7 @@ pub(super) enum Class {
 impl Class {
     const COUNT: usize = 5 + Kind::COUNT;
 
-    #[inline]
+    #[inline(always)]
     fn index(self) -> usize {
         match self {
             Self::Free => 0,

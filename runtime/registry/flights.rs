@@ -38,6 +38,7 @@ const SEVERAL: u64 = 2;
 const FLYING: u64 = 4;
 const NOTIFYING: u64 = 8;
 const KIND_SHIFT: u32 = 4;
+const KIND_MASK: u64 = 7 << KIND_SHIFT;
 const READY: u64 = 1 << 7;
 const FROM_SHIFT: u32 = 8;
 const TO_SHIFT: u32 = 32;
@@ -55,9 +56,7 @@ impl State {
             Self::Several => SEVERAL,
             Self::Flying { is_lent, flight } => {
                 let notifying = if flight.is_notifying { NOTIFYING } else { 0 };
-                let kind = (flight.kind as u64) << KIND_SHIFT;
-                let pages = (flight.from as u64) << FROM_SHIFT | (flight.to as u64) << TO_SHIFT;
-                FLYING | lent(is_lent) | notifying | kind | pages
+                flying(flight.kind, &(flight.from..flight.to)) | lent(is_lent) | notifying
             }
         }
     }
@@ -72,7 +71,7 @@ impl State {
         } else if word & FLYING == 0 {
             Self::Idle { is_lent }
         } else {
-            let kind = match word >> KIND_SHIFT & 7 {
+            let kind = match (word & KIND_MASK) >> KIND_SHIFT {
                 0 => Kind::Read,
                 1 => Kind::Write,
                 2 => Kind::Receive,
@@ -86,34 +85,35 @@ impl State {
     }
 }
 
-impl State {
-    /// What this state is after a change on these pages of the run, and what they count as then. None where a word cannot
-    /// say it, or the change is wrong.
-    #[inline]
-    pub(super) fn changed(self, change: Change, pages: &Range<usize>) -> Option<(Self, Shift)> {
-        let held = |is_lent| if is_lent { Class::Lent } else { Class::Leased };
-        let shift = |from, to| Shift { from, to, pages: pages.len() };
-        let flight = |kind, is_notifying| Flight { kind, is_notifying, from: pages.start, to: pages.end };
-        match (self, change) {
-            (Self::Idle { is_lent }, Change::Begin(kind)) => {
-                let next = Self::Flying { is_lent, flight: flight(kind, false) };
-                Some((next, shift(held(is_lent), Class::InFlight(kind))))
-            }
-            (Self::Flying { is_lent, flight: known }, Change::End(kind)) if known == flight(kind, false) => {
-                Some((Self::Idle { is_lent }, shift(Class::InFlight(kind), held(is_lent))))
-            }
-            (Self::Flying { is_lent, flight: known }, Change::AwaitNotification(kind))
-                if known == flight(kind, false) =>
-            {
-                let next = Self::Flying { is_lent, flight: flight(kind, true) };
-                Some((next, shift(Class::InFlight(kind), Class::Notifying)))
-            }
-            (Self::Flying { is_lent, flight: known }, Change::EndNotification) if known == flight(known.kind, true) => {
-                Some((Self::Idle { is_lent }, shift(Class::Notifying, held(is_lent))))
-            }
-            _ => None,
+/// The word of a run after a change on these pages of it, and what they count as then. None where a word cannot say it,
+/// or the change is wrong.
+///
+/// An operation has the same bits in the word from its beginning to its end, so each change is a comparison with them.
+/// The plain version reads a [`State`] from the word, changes that, and makes a word of it.
+#[inline(always)]
+pub(super) fn changed(word: u64, change: Change, pages: &Range<usize>) -> Option<(u64, Shift)> {
+    let lent = word & LENT;
+    let held = if lent == 0 { Class::Leased } else { Class::Lent };
+    let (before, after, from, to) = match change {
+        Change::Begin(kind) => (0, flying(kind, pages), held, Class::InFlight(kind)),
+        Change::End(kind) => (flying(kind, pages), 0, Class::InFlight(kind), held),
+        Change::AwaitNotification(kind) => {
+            let flying = flying(kind, pages);
+            (flying, flying | NOTIFYING, Class::InFlight(kind), Class::Notifying)
         }
-    }
+        Change::EndNotification => {
+            // Whichever kind it is.
+            let flying = flying(Kind::ALL[0], pages) & !KIND_MASK | word & KIND_MASK;
+            (flying | NOTIFYING, 0, Class::Notifying, held)
+        }
+    };
+    (word == before | lent).then_some((after | lent, Shift { from, to, pages: pages.len() }))
+}
+
+/// The bits of one operation on these pages of a run.
+#[inline(always)]
+fn flying(kind: Kind, pages: &Range<usize>) -> u64 {
+    FLYING | (kind as u64) << KIND_SHIFT | (pages.start as u64) << FROM_SHIFT | (pages.end as u64) << TO_SHIFT
 }
 
 /// What is done to the operations on some pages.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::counts::{Class, Counts, Kind, Shift};
-use super::flights::{Change, Sharers, State};
+use super::flights::{Change, Sharers, State, changed};
 use super::layout::Layout;
 use super::magazines::Magazines;
 use super::runs::Runs;
@@ -81,7 +81,11 @@ impl Place {
     /// Whether the state was still this one.
     #[inline]
     fn replace(&self, state: State, next: State) -> bool {
-        let (word, next) = (state.to_word(), next.to_word());
+        self.replace_word(state.to_word(), next.to_word())
+    }
+
+    #[inline]
+    fn replace_word(&self, word: u64, next: u64) -> bool {
         self.word.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
@@ -232,22 +236,24 @@ impl Ledger {
     }
 
     /// One operation more of the kernel is on these pages.
-    pub(super) fn begin_flight(&self, kind: Kind, pages: Range<usize>) {
+    #[inline]
+    pub(super) fn begin_flight(&self, kind: Kind, pages: &Range<usize>) {
         self.change(pages, Change::Begin(kind));
     }
 
     /// One operation less of the kernel is on these pages.
-    pub(super) fn end_flight(&self, kind: Kind, pages: Range<usize>) {
+    #[inline]
+    pub(super) fn end_flight(&self, kind: Kind, pages: &Range<usize>) {
         self.change(pages, Change::End(kind));
     }
 
     /// The result of an operation on these pages is out, and the kernel keeps them until its notification.
-    pub(super) fn await_notification(&self, kind: Kind, pages: Range<usize>) {
+    pub(super) fn await_notification(&self, kind: Kind, pages: &Range<usize>) {
         self.change(pages, Change::AwaitNotification(kind));
     }
 
     /// That notification has come.
-    pub(super) fn end_notification(&self, pages: Range<usize>) {
+    pub(super) fn end_notification(&self, pages: &Range<usize>) {
         self.change(pages, Change::EndNotification);
     }
 
@@ -260,18 +266,36 @@ impl Ledger {
         let _is_true = self.magazines.shift_if(Shift { from, to, pages }, || true);
     }
 
-    fn change(&self, pages: Range<usize>, change: Change) {
+    /// Nearly every operation is on pages of one run, from its first page on, and alone. Compiled into each caller, whose
+    /// change is known there.
+    #[inline(always)]
+    fn change(&self, pages: &Range<usize>, change: Change) {
+        if pages.is_empty() {
+            return;
+        }
+        let (chunk, at) = self.chunk_of(pages.start);
+        let has_all = pages.len() <= chunk.runs.len_at(at);
+        if !(has_all && self.change_word(&chunk.places[at], change, &(0..pages.len()))) {
+            self.change_each(pages, change);
+        }
+    }
+
+    #[inline(never)]
+    fn change_each(&self, pages: &Range<usize>, change: Change) {
         let chunk_start = pages.start - self.chunk_of(pages.start).1;
-        self.each_run(pages, |chunk, start, pages| {
-            let place = &chunk.places[start];
-            let state = place.state();
-            if let Some((next, shift)) = state.changed(change, &pages)
-                && self.magazines.shift_if(shift, || place.replace(state, next))
-            {
-                return;
+        self.each_run(pages.clone(), |chunk, start, pages| {
+            if !self.change_word(&chunk.places[start], change, &pages) {
+                self.share(chunk, start, |sharers| sharers.change(pages, change, chunk_start + start));
             }
-            self.share(chunk, start, |sharers| sharers.change(pages, change, chunk_start + start));
         });
+    }
+
+    /// Changes a run, and counts the change, if its word can say it.
+    #[inline(always)]
+    fn change_word(&self, place: &Place, change: Change, pages: &Range<usize>) -> bool {
+        let word = place.word.load(Ordering::Acquire);
+        let Some((next, shift)) = changed(word, change, pages) else { return false };
+        self.magazines.shift_if(shift, || place.replace_word(word, next))
     }
 
     /// The runs that these pages are in, in their order: the chunk, the start, and which pages of the run are meant.

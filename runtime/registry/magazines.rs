@@ -16,6 +16,7 @@
 //! part up to its *room*, and all rooms together are the most so far. Only who needs more looks at all of them.
 
 use std::array;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,7 +61,7 @@ struct Magazine {
 
 impl Magazine {
     /// Whether a change raises no level beyond its room.
-    #[inline]
+    #[inline(always)]
     fn has_room(&self, change: [isize; LEVELS]) -> bool {
         let fits = |level: usize| change[level] <= 0 || self.counts.levels[level] + change[level] <= self.rooms[level];
         fits(HELD) && fits(WITH_KERNEL)
@@ -133,7 +134,7 @@ impl Magazines {
     }
 
     /// Pages count as something else if this is true, which nobody can see before they do.
-    #[inline]
+    #[inline(always)]
     pub(super) fn shift_if(&self, shift: Shift, is_so: impl FnOnce() -> bool) -> bool {
         let place = own_place();
         let mut magazine = lock(&self.slots[place]);
@@ -145,6 +146,12 @@ impl Magazines {
             return is_so;
         }
         drop(magazine);
+        self.shift_beyond_if(place, shift, is_so)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn shift_beyond_if(&self, place: usize, shift: Shift, is_so: impl FnOnce() -> bool) -> bool {
         let mut all = self.lock_all();
         let is_so = is_so();
         if is_so {
@@ -238,14 +245,29 @@ impl Magazines {
 }
 
 /// This thread's.
-#[inline]
+#[inline(always)]
 pub(super) fn own_place() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    const NONE: usize = MAGAZINES;
     thread_local! {
-        static PLACE: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Without a destructor, so that it is there for a lease that is dropped when other locals are gone; and set when it
+        // is first asked for, which is one comparison.
+        static PLACE: Cell<usize> = const { Cell::new(NONE) };
     }
-    // A lease may be dropped when the thread's locals are gone.
-    PLACE.try_with(|place| *place).unwrap_or(0) % MAGAZINES
+    match PLACE.get() {
+        NONE => {
+            let place = new_place();
+            PLACE.set(place);
+            place
+        }
+        place => place,
+    }
+}
+
+/// Threads get them in turn.
+#[cold]
+fn new_place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed) % MAGAZINES
 }
 
 fn order_of(pages: usize) -> Option<usize> {
@@ -253,6 +275,7 @@ fn order_of(pages: usize) -> Option<usize> {
     (pages.is_power_of_two() && order < ORDERS).then_some(order)
 }
 
+#[inline]
 fn lock(slot: &Slot) -> MutexGuard<'_, Magazine> {
     slot.0.lock().unwrap_or_else(PoisonError::into_inner)
 }

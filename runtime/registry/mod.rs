@@ -66,7 +66,7 @@ pub use holders::Holder;
 use layout::Layout;
 pub use lease::{Lease, LeaseMany};
 use registration::Registration;
-pub(crate) use ring_pages::RingPages;
+pub(crate) use ring_pages::{RingPages, Span};
 pub(crate) use rings::RingSlot;
 pub use shared_buf::SharedBuf;
 pub use snapshot::{InFlightPages, Snapshot};
@@ -454,7 +454,7 @@ impl Registry {
     /// Whether these bytes lie in the registry, and in one chunk of it.
     #[cfg(any(test, feature = "bytes"))]
     pub(crate) fn contains(&self, addr: usize, len: usize) -> bool {
-        self.arena.offset_of(addr, len).is_some()
+        self.arena.find(addr, len, None).is_some()
     }
 
     /// Never unmaps the pages (I5), because the kernel may still write to them when everybody else is gone.
@@ -514,6 +514,7 @@ impl fmt::Debug for Registry {
 }
 
 /// The pages that a range of bytes of an arena touches.
+#[inline]
 fn pages_of(bytes: &Range<usize>) -> Range<usize> {
     if bytes.is_empty() { 0..0 } else { bytes.start / PAGE_BYTES..bytes.end.div_ceil(PAGE_BYTES) }
 }

@@ -1,6 +1,7 @@
 //! A registry as one ring sees it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Arena;
@@ -13,6 +14,24 @@ pub(crate) struct RingPages {
     arena: Arc<Arena>,
     /// `None`: this ring registers nothing.
     slot: Option<RingSlot>,
+}
+
+/// Bytes of a registry that an entry names, as one ring sees them: found once, when the entry is described. The plain
+/// version is their address, from which whoever begins and ends an operation finds their pages again.
+#[derive(Debug)]
+pub(crate) struct Span {
+    /// In one chunk.
+    pub(super) pages: Range<usize>,
+    pub(super) index: Option<u16>,
+}
+
+impl Span {
+    /// The index by which an operation of this ring names these bytes; `None` if the ring has them not registered, so that
+    /// the plain operation has to do. No bytes have none: nothing keeps the chunk at their address.
+    #[inline]
+    pub(crate) fn index(&self) -> Option<u16> {
+        self.index
+    }
 }
 
 impl RingPages {
@@ -28,39 +47,34 @@ impl RingPages {
         self.slot
     }
 
-    /// Whether these bytes lie in the registry, and in one chunk of it.
+    /// These bytes, if they lie in the registry and in one chunk of it.
     #[inline]
-    pub(crate) fn contains(&self, addr: usize, len: usize) -> bool {
-        self.arena.offset_of(addr, len).is_some()
-    }
-
-    /// The index by which an operation of this ring names these bytes; `None` if the ring has them not registered, so that
-    /// the plain operation has to do. No bytes have none: nothing keeps the chunk at their address.
-    #[inline]
-    pub(crate) fn entry_of(&self, addr: usize, len: usize) -> Option<u16> {
-        if len == 0 { None } else { self.arena.entry_of(addr, self.slot?) }
+    pub(crate) fn find(&self, addr: usize, len: usize) -> Option<Span> {
+        self.arena.find(addr, len, self.slot)
     }
 
     /// The kernel gets these bytes, with one operation. Every call needs its own [`end_flight`](Self::end_flight) with
-    /// the same range, before the lease is dropped.
-    pub(crate) fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.arena.begin_flight(kind, addr, len);
+    /// the same ones, before the lease is dropped.
+    #[inline]
+    pub(crate) fn begin_flight(&self, kind: Kind, span: &Span) {
+        self.arena.ground.ledger.begin_flight(kind, &span.pages);
     }
 
     /// The final completion of an operation on these bytes has come.
-    pub(crate) fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
-        self.arena.end_flight(kind, addr, len);
+    #[inline]
+    pub(crate) fn end_flight(&self, kind: Kind, span: &Span) {
+        self.arena.ground.ledger.end_flight(kind, &span.pages);
     }
 
     /// The result of an operation on these bytes is out, and the kernel keeps them until its notification. Every call
     /// needs its own [`end_notification`](Self::end_notification), which then takes the place of `end_flight`.
-    pub(crate) fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
-        self.arena.await_notification(kind, addr, len);
+    pub(crate) fn await_notification(&self, kind: Kind, span: &Span) {
+        self.arena.ground.ledger.await_notification(kind, &span.pages);
     }
 
     /// The notification of an operation on these bytes has come.
-    pub(crate) fn end_notification(&self, addr: usize, len: usize) {
-        self.arena.end_notification(addr, len);
+    pub(crate) fn end_notification(&self, span: &Span) {
+        self.arena.ground.ledger.end_notification(&span.pages);
     }
 }
 

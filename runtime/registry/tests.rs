@@ -96,6 +96,36 @@ fn registering(registry: &Registry) -> RingPages {
     pages
 }
 
+/// What operations of a ring do with bytes of the registry, by their addresses.
+impl Arena {
+    fn span(&self, addr: usize, len: usize) -> Span {
+        self.find(addr, len, None).expect("these bytes lie in the registry, and in one chunk of it")
+    }
+
+    fn begin_flight(&self, kind: Kind, addr: usize, len: usize) {
+        self.ground.ledger.begin_flight(kind, &self.span(addr, len).pages);
+    }
+
+    fn end_flight(&self, kind: Kind, addr: usize, len: usize) {
+        self.ground.ledger.end_flight(kind, &self.span(addr, len).pages);
+    }
+
+    fn await_notification(&self, kind: Kind, addr: usize, len: usize) {
+        self.ground.ledger.await_notification(kind, &self.span(addr, len).pages);
+    }
+
+    fn end_notification(&self, addr: usize, len: usize) {
+        self.ground.ledger.end_notification(&self.span(addr, len).pages);
+    }
+}
+
+impl RingPages {
+    /// The index by which an operation of this ring names these bytes.
+    fn entry_of(&self, addr: usize, len: usize) -> Option<u16> {
+        self.find(addr, len)?.index()
+    }
+}
+
 fn address(buf: &mut FixedBuf) -> usize {
     buf.as_capacity_mut().as_ptr().addr()
 }

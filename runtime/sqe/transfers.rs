@@ -165,15 +165,7 @@ impl<'op> Sqe<'op> {
     ) -> io::Result<Encoded<'op>> {
         let len = len.min(TRANSFER_MAX);
         self.frame.lends(region, len);
-        self.frame.retry = retry;
-        self.finish(Entry {
-            opcode,
-            fd: fd.as_raw_fd(),
-            off: place(offset)?,
-            addr: region.as_ptr().expose_provenance() as u64,
-            len: len as u32,
-            ..Entry::default()
-        })
+        self.region(Entry { opcode, fd: fd.as_raw_fd(), ..Entry::default() }, region, len, offset, retry)
     }
 
     fn fixed(
@@ -185,15 +177,30 @@ impl<'op> Sqe<'op> {
         offset: Option<u64>,
         retry: Retry,
     ) -> io::Result<Encoded<'op>> {
-        let pages = &self.frame.pages;
-        if !pages.contains(region.addr().get(), len) {
+        // A chunk, which they lie in, is shorter than the most that one operation moves.
+        let Some(span) = self.frame.pages.find(region.addr().get(), len) else {
             return Err(foreign_memory());
-        }
+        };
         // A chunk by which the registry has grown is unregistered until this ring's next turn.
-        let index = pages.entry_of(region.addr().get(), len);
-        let encoded = self.transfer(if index.is_some() { fixed } else { plain }, fd, region, len, offset, retry)?;
-        encoded.frame.entry.buf_index = index.unwrap_or(0);
-        Ok(encoded)
+        let (opcode, buf_index) = span.index().map_or((plain, 0), |index| (fixed, index));
+        self.frame.flights.push(span);
+        let entry = Entry { opcode, fd: fd.as_raw_fd(), buf_index, ..Entry::default() };
+        self.region(entry, region, len, offset, retry)
+    }
+
+    /// This entry, of one region that is lent already.
+    #[inline]
+    fn region(
+        self,
+        entry: Entry,
+        region: NonNull<u8>,
+        len: usize,
+        offset: Option<u64>,
+        retry: Retry,
+    ) -> io::Result<Encoded<'op>> {
+        self.frame.retry = retry;
+        let addr = region.as_ptr().expose_provenance() as u64;
+        self.finish(Entry { off: place(offset)?, addr, len: len as u32, ..entry })
     }
 
     pub(super) fn vectored(
