@@ -1,14 +1,23 @@
+use std::future::Future;
 use std::io;
 use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
+use futures::stream::Stream;
 use rustix::event::PollFlags;
 
-use crate::runtime::{Completion, Encoded, Fd, FdHold, Operation, Sqe, Submission};
+use crate::runtime::{
+    Completion, Encoded, EncodedMultishot, Fd, FdHold, Multishot, MultishotOperation, MultishotSqe, Operation, Sqe,
+    Submission,
+};
 
 /// `poll(fd, events)`: waits until one of the events holds, and says which do.
 ///
-/// Moves nothing. Beside what was asked for, `ERR`, `HUP` and `NVAL` may be answered (`poll(2)`). What holds now need
-/// not hold when it is used: another reader may be faster.
+/// Moves nothing. Beside what was asked for, `ERR`, `HUP` and `NVAL` may be answered (`poll(2)`), and, as in the ring
+/// nobody can do without it, `RDHUP`: a peer that has ended its direction answers a poll for `OUT` at once, whether there
+/// is room or not. Look at the answer before waiting once more. What holds now need not hold when it is used: another
+/// reader may be faster.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing.
@@ -46,7 +55,7 @@ pub fn readable(fd: &impl AsRef<Fd>) -> Submission<PollOnce> {
 
 /// `writable(fd)`: waits until a write would not wait: for room, or for an error.
 ///
-/// As [`poll()`] with `OUT`.
+/// As [`poll()`] with `OUT`; see there for the peer that has ended its own direction.
 ///
 /// # Cancel safety
 /// Dropping it loses nothing.
@@ -71,16 +80,115 @@ impl Operation for PollOnce {
     type Output = io::Result<PollFlags>;
 
     fn encode<'op>(&'op mut self, sqe: Sqe<'op>) -> io::Result<Encoded<'op>> {
-        if self.fd.is_hung_up() {
-            // What was waiting when the last handle went has been cancelled. What would begin to wait now, between two
-            // steps of something longer, would be found by nobody.
-            return Err(io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error()));
-        }
+        refuse_hung_up(&self.fd)?;
         sqe.poll(self.fd.as_fd(), self.events)
     }
 
-    fn decode(self, mut completion: Completion) -> io::Result<PollFlags> {
-        // The kernel answers with events of 16 bits, whatever room the result has.
-        completion.result().map(|events| PollFlags::from_bits_retain(events as u16))
+    fn decode(self, completion: Completion) -> io::Result<PollFlags> {
+        answered(completion)
+    }
+}
+
+/// What was waiting when the last handle went has been cancelled. What would begin to wait now, between two steps of
+/// something longer, would be found by nobody.
+fn refuse_hung_up(fd: &FdHold) -> io::Result<()> {
+    if fd.is_hung_up() {
+        return Err(io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error()));
+    }
+    Ok(())
+}
+
+fn answered(mut completion: Completion) -> io::Result<PollFlags> {
+    // The kernel answers with events of 16 bits, whatever room the result has.
+    completion.result().map(|events| PollFlags::from_bits_retain(events as u16))
+}
+
+/// What the last wait for an end brought instead of what it asked for: the one, and the other.
+///
+/// A poll in the ring is told of `RDHUP`, `HUP` and `ERR` unasked (`IO_POLL_UNMASK`, `io_uring/poll.c`), and they may
+/// hold for long: `RDHUP` while a peer that has said all it has to say reads slowly, `ERR` while an error queue is not
+/// read. The plain version waits for room, finds none, and waits again, all of it at once, as long as they hold. So
+/// whoever found nothing after such an answer waits for another one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Signals(Option<(PollFlags, PollFlags)>);
+
+impl Signals {
+    /// Wait until this may be so.
+    pub(super) fn wait(self, fd: &FdHold, events: PollFlags) -> Readiness {
+        let fd = fd.clone();
+        let wait = match self.0 {
+            Some((asked, known)) if asked == events => {
+                Wait::Change { answers: Box::new(Multishot::new(PollEach { fd, events })), known: Some(known) }
+            }
+            _ => Wait::Once(Submission::new(PollOnce::new(fd, events))),
+        };
+        Readiness { events, wait }
+    }
+}
+
+/// A wait for an end, which brings what is to be known for the next one.
+#[derive(Debug)]
+pub(super) struct Readiness {
+    events: PollFlags,
+    wait: Wait,
+}
+
+#[derive(Debug)]
+enum Wait {
+    Once(Submission<PollOnce>),
+    /// Boxed: hardly any wait is one.
+    Change {
+        answers: Box<Multishot<PollEach>>,
+        known: Option<PollFlags>,
+    },
+}
+
+impl Readiness {
+    pub(super) fn request_cancel(&mut self) {
+        match &mut self.wait {
+            Wait::Once(poll) => poll.request_cancel(),
+            Wait::Change { answers, .. } => answers.cancel(),
+        }
+    }
+}
+
+impl Future for Readiness {
+    type Output = io::Result<Signals>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let answer = match &mut this.wait {
+            Wait::Once(poll) => ready!(Pin::new(poll).poll(cx))?,
+            Wait::Change { answers, known } => loop {
+                match ready!(Pin::new(&mut **answers).poll_next(cx)).transpose()? {
+                    // The first answer says what holds now, each later one that something has changed.
+                    Some(answer) if known.take() == Some(answer) => {}
+                    Some(answer) => break answer,
+                    // The kernel may end a poll of many answers at any time. Whoever waits looks for himself.
+                    None => break this.events,
+                }
+            },
+        };
+        Poll::Ready(Ok(Signals((!answer.intersects(this.events)).then_some((this.events, answer)))))
+    }
+}
+
+/// An item for what holds at the start, if anything does, and one each time something changes.
+#[derive(Debug)]
+struct PollEach {
+    fd: FdHold,
+    events: PollFlags,
+}
+
+impl MultishotOperation for PollEach {
+    type Item = io::Result<PollFlags>;
+
+    fn encode<'op>(&'op self, sqe: MultishotSqe<'op>) -> io::Result<EncodedMultishot<'op>> {
+        refuse_hung_up(&self.fd)?;
+        sqe.poll(self.fd.as_fd(), self.events)
+    }
+
+    fn item(&self, completion: Completion) -> Self::Item {
+        answered(completion)
     }
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 use rustix::fs::{FileType, OFlags};
 
-use super::poll::PollOnce;
+use super::poll::{PollOnce, Readiness, Signals};
 use crate::runtime::{Driver, Fd, FdHold, Operation, Sleep, Submission, sleep};
 
 /// How often a transfer is tried again at once when both of its ends say that they are ready and the kernel says they
@@ -108,13 +108,14 @@ pub struct Transfer<O: Operation> {
     refused: Option<io::Error>,
     cancelled: bool,
     disagreements: u32,
+    signals: Signals,
     step: Step<O>,
 }
 
 enum Step<O: Operation> {
     Begin,
     Try,
-    Wait(Submission<PollOnce>),
+    Wait(Readiness),
     Pause(Sleep),
     Permit(PermitPlace),
     Ring(Submission<O>, Permit),
@@ -131,6 +132,7 @@ impl<O: Operation<Output = io::Result<usize>> + Clone + Unpin> Transfer<O> {
             refused: None,
             cancelled: false,
             disagreements: 0,
+            signals: Signals::default(),
             step: Step::Begin,
         }
     }
@@ -188,11 +190,11 @@ impl<O: Operation<Output = io::Result<usize>> + Clone + Unpin> Transfer<O> {
     }
 
     /// The end that is not ready, by a poll of each that does not wait; `None` if both say they are.
-    fn missing(&self, driver: &Driver) -> io::Result<Option<Submission<PollOnce>>> {
+    fn missing(&self, driver: &Driver) -> io::Result<Option<Readiness>> {
         for (end, events) in [(&self.from, PollFlags::IN), (&self.to, PollFlags::OUT)] {
             match driver.attempt(PollOnce::new(end.hold.clone(), events)) {
                 Ok(ready) => drop(ready?),
-                Err(poll) => return Ok(Some(Submission::new(poll))),
+                Err(_would_block) => return Ok(Some(self.signals.wait(&end.hold, events))),
             }
         }
         Ok(None)
@@ -246,7 +248,7 @@ impl<O: Operation<Output = io::Result<usize>> + Clone + Unpin> Future for Transf
                 Step::Wait(poll) => {
                     let outcome = ready!(Pin::new(poll).poll(cx));
                     this.step = Step::Try;
-                    outcome.inspect_err(|_| this.step = Step::Finished)?;
+                    this.signals = outcome.inspect_err(|_| this.step = Step::Finished)?;
                 }
                 Step::Pause(pause) => {
                     ready!(Pin::new(pause).poll(cx));

@@ -29,7 +29,7 @@ use super::plan::Plan;
 use super::stopped::Rest;
 use crate::ops::Read;
 use crate::ops::pipe::PipePool;
-use crate::ops::poll::PollOnce;
+use crate::ops::poll::{Readiness, Signals};
 use crate::ops::route::{End, Kind, Permit, PermitPlace, RingPermits};
 use crate::ops::splice::Splice;
 use crate::runtime::{Driver, Sleep, Submission, sleep_until};
@@ -56,6 +56,7 @@ pub(super) struct Pump {
     is_taking: bool,
     is_stopping: bool,
     sink_failed: bool,
+    signals: Signals,
     disagreements: u32,
 }
 
@@ -76,8 +77,8 @@ enum Step {
     Fill,
     /// Something is inside: give it to the sink.
     Drain,
-    AwaitSource(Submission<PollOnce>),
-    AwaitSink(Submission<PollOnce>),
+    AwaitSource(Readiness),
+    AwaitSink(Readiness),
     /// The source may have something, and is given the time to have more.
     Hold(Sleep),
     /// The rate allows nothing before then.
@@ -145,6 +146,7 @@ impl Pump {
             is_taking: true,
             is_stopping: false,
             sink_failed: false,
+            signals: Signals::default(),
             disagreements: 0,
         }
     }
@@ -303,13 +305,13 @@ impl Pump {
                     self.step = if self.work.limiter.is_used_up() { Step::Fill } else { self.await_source()? };
                 }
                 Step::AwaitSource(poll) => {
-                    ready!(Pin::new(poll).poll(cx))?;
+                    self.signals = ready!(Pin::new(poll).poll(cx))?;
                     self.step = Step::Fill;
                 }
                 Step::AwaitSink(poll) => {
                     let outcome = ready!(Pin::new(poll).poll(cx));
                     self.sink_failed = outcome.is_err();
-                    outcome?;
+                    self.signals = outcome?;
                     self.step = Step::Drain;
                 }
                 Step::Hold(timer) | Step::Pace(timer) => {
@@ -602,11 +604,11 @@ impl Pump {
         if !self.plan()?.can_poll_source() {
             return Ok(Step::Fill);
         }
-        Ok(Step::AwaitSource(Submission::new(PollOnce::new(self.from.hold.clone(), PollFlags::IN))))
+        Ok(Step::AwaitSource(self.signals.wait(&self.from.hold, PollFlags::IN)))
     }
 
     fn await_sink(&self) -> Step {
-        Step::AwaitSink(Submission::new(PollOnce::new(self.to.hold.clone(), PollFlags::OUT)))
+        Step::AwaitSink(self.signals.wait(&self.to.hold, PollFlags::OUT))
     }
 }
 

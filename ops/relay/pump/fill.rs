@@ -15,7 +15,7 @@ use crate::ops::relay::limits::Allowance;
 use crate::ops::relay::plan::Plan;
 use crate::ops::route::RingPermits;
 use crate::ops::splice::Splice;
-use crate::runtime::{Driver, Submission, sleep_until};
+use crate::runtime::{Driver, sleep_until};
 
 /// The most that is asked of a splice in bytes when the pipe's own room is the limit.
 const SPLICE_BYTES: usize = 1 << 30;
@@ -153,12 +153,11 @@ impl Pump {
 
     /// Two ends and one errno: the source is looked at first, then the sink.
     pub(super) fn blame(&mut self, driver: &Driver) -> io::Result<()> {
-        let ends = [(self.from.hold.clone(), PollFlags::IN), (self.to.hold.clone(), PollFlags::OUT)];
-        for (hold, events) in ends {
-            match driver.attempt(PollOnce::new(hold, events)) {
+        for (hold, events) in [(&self.from.hold, PollFlags::IN), (&self.to.hold, PollFlags::OUT)] {
+            match driver.attempt(PollOnce::new(hold.clone(), events)) {
                 // After the sink the source is tried: `fill` is where a direct splice is made.
-                Err(poll) => {
-                    self.step = Step::AwaitSource(Submission::new(poll));
+                Err(_would_block) => {
+                    self.step = Step::AwaitSource(self.signals.wait(hold, events));
                     return Ok(());
                 }
                 Ok(ready) => drop(ready?),
