@@ -116,7 +116,8 @@ impl Runtime {
         let Context { executor, timers, unpark, park } = &*self.context;
         // Most turns sleep without a limit: nothing is ready, no timer is set, and the sleep stands announced. While it
         // stands, whoever wakes from elsewhere ends the sleep; so there is nothing of theirs to look for.
-        let is_idle = !main.is_woken_here() && !(has_run && executor.has_ready()) && timers.is_empty();
+        let has_ready = main.is_woken_here() || (has_run && executor.has_ready());
+        let is_idle = !has_ready && timers.is_empty();
         let wait = if is_idle && unpark.is_asleep() { Wait::Until(None) } else { self.wait(main) };
         let turned = match &self.driver {
             Some(driver) => driver.turn(wait),
