@@ -10,11 +10,15 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
 /// Long enough for a busy machine, short enough to notice.
 const HANG: Duration = Duration::from_secs(60);
+
+/// How long a socket that is full stays so, before it is believed.
+const A_LATE_ACKNOWLEDGEMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Run a test's body on a thread of its own, and fail instead of hanging when that thread hangs.
 pub(crate) fn without_hanging(body: impl FnOnce() + Send + 'static) {
@@ -151,14 +155,21 @@ pub(crate) fn write_and_close(mut stream: impl Write + Send + 'static, bytes: Ve
     thread::spawn(move || stream.write_all(&bytes).expect("the peer writes all"))
 }
 
-/// Write to a non-blocking descriptor until it takes no more; how many bytes it took.
+/// Write to a non-blocking descriptor until it takes no more, and goes on taking none; how many bytes it took.
+///
+/// On a busy machine an acknowledgement may come late, and make room once more in a socket that was full.
 pub(crate) fn fill(fd: impl AsFd) -> usize {
     let page = [b'-'; 4096];
     let mut filled = 0;
     loop {
         match rustix::io::write(&fd, &page) {
             Ok(count) => filled += count,
-            Err(Errno::AGAIN) => return filled,
+            Err(Errno::AGAIN) => {
+                let mut room = [PollFd::new(&fd, PollFlags::OUT)];
+                if poll(&mut room, Some(&A_LATE_ACKNOWLEDGEMENT)).expect("a poll") == 0 {
+                    return filled;
+                }
+            }
             Err(error) => panic!("filling failed: {error}"),
         }
     }
