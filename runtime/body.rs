@@ -16,10 +16,10 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::rc::Rc;
 
 use super::abi;
-use super::buf::Ticket;
 use super::completion::{Completion, Creates};
 use super::entry::Entry;
 use super::frame::{Frame, Retry};
@@ -59,6 +59,13 @@ struct Occupant {
     drop: unsafe fn(*mut Storage),
 }
 
+impl Occupant {
+    #[inline]
+    fn of<O: 'static>() -> &'static Self {
+        const { &Self { type_id: TypeId::of::<O>(), drop: drop_at::<O> } }
+    }
+}
+
 /// An entry whose memory a body now holds for the kernel: the only thing that a ring takes.
 #[derive(Debug)]
 pub(crate) struct Lent<'a>(&'a Entry);
@@ -80,12 +87,12 @@ impl<'a> Lent<'a> {
 }
 
 impl Body {
-    pub(crate) fn new(pages: RingPages, takes_fixed_vectors: bool) -> Self {
+    pub(crate) fn new(ring: u32, pages: RingPages, takes_fixed_vectors: bool) -> Self {
         Self {
             occupant: Cell::new(None),
             held: Cell::new(false),
             is_plain: Cell::new(true),
-            frame: RefCell::new(Frame::new(pages, takes_fixed_vectors)),
+            frame: RefCell::new(Frame::new(ring, pages, takes_fixed_vectors)),
             storage: UnsafeCell::new(Storage(MaybeUninit::uninit())),
         }
     }
@@ -107,37 +114,29 @@ impl Body {
             // `a_large_operation_is_boxed`.
             unsafe { place.write(boxed) };
         }
-        self.occupant.set(Some(const { &Occupant { type_id: TypeId::of::<O>(), drop: drop_at::<O> } }));
+        self.occupant.set(Some(Occupant::of::<O>()));
     }
 
-    /// Let the operation describe its entry, on behalf of the submission that `ticket` names.
+    /// Let the operation describe its entry, on behalf of the submission that its ring counts as this one.
     #[inline]
-    pub(crate) fn encode<O: Operation>(&self, ticket: Ticket, user_data: u64) -> io::Result<Heading> {
+    pub(crate) fn encode<O: Operation>(&self, sequence: u64, user_data: u64) -> io::Result<Heading> {
         let operation = self.operation::<O>();
         let mut frame = self.frame.borrow_mut();
-        frame.begin(ticket, user_data);
-        if !self.is_plain.replace(false) {
-            frame.reset();
-        }
+        frame.begin(sequence, user_data);
         // SAFETY: I1. An `O` lies there (checked by `operation`), the kernel does not hold it (asserted by it), and
         // nobody else can reach this body before `encode` returns: its key has been given to no one. Guarded by
         // `a_panic_in_encode_leaves_the_slot_vacant`.
         let operation = unsafe { &mut *operation };
-        operation.encode(Sqe::new(&mut frame)).map(|_encoded| ())?;
+        let encoded = operation.encode(Sqe::new(&mut frame)).map(|_encoded| ());
         self.is_plain.set(frame.is_plain());
-        Ok(frame.heading())
+        encoded.map(|()| frame.heading())
     }
 
     /// Let a multishot operation describe its entry.
-    pub(crate) fn encode_multishot<O: MultishotOperation>(
-        &self,
-        ticket: Ticket,
-        user_data: u64,
-    ) -> io::Result<Heading> {
+    pub(crate) fn encode_multishot<O: MultishotOperation>(&self, sequence: u64, user_data: u64) -> io::Result<Heading> {
         let operation = self.operation::<O>();
         let mut frame = self.frame.borrow_mut();
-        frame.begin(ticket, user_data);
-        frame.reset();
+        frame.begin(sequence, user_data);
         self.is_plain.set(false);
         // SAFETY: I1. As in `encode`, and by shared reference only. Guarded by `a_multishot_delivers_every_item`.
         let operation = unsafe { &*operation };
@@ -163,7 +162,9 @@ impl Body {
         assert!(!self.held.replace(true), "the kernel holds this operation already");
         // To borrow it alone takes a step less.
         let mut frame = self.frame.borrow_mut();
-        frame.begin_flights();
+        if !self.is_plain.get() {
+            frame.begin_flights();
+        }
         push(Lent(&frame.entry));
     }
 
@@ -174,7 +175,7 @@ impl Body {
         let mut frame = self.frame.borrow_mut();
         frame.end_flights();
         frame.settle_closing(never_ran);
-        (frame.retry, frame.creates)
+        (frame.retry, frame.creates())
     }
 
     /// As [`release`](Self::release), for an operation that has succeeded.
@@ -204,8 +205,7 @@ impl Body {
     pub(crate) fn take<O: 'static>(&self) -> O {
         let place = self.operation::<O>();
         if !self.is_plain.get() {
-            let closing = self.frame.borrow_mut().closing.take();
-            drop(closing);
+            self.close();
         }
         self.occupant.set(None);
         if fits::<O>() {
@@ -223,13 +223,19 @@ impl Body {
     pub(crate) fn dispose(&self) {
         assert!(!self.held.get(), "the kernel still holds this operation");
         // First, because the operation's drop may panic, and the body is vacant all the same then.
-        let closing = self.frame.borrow_mut().closing.take();
-        drop(closing);
+        self.close();
         if let Some(occupant) = self.occupant.take() {
             // SAFETY: I1. `drop` belongs to the type that lies there, the kernel does not hold it (asserted), and
             // the occupant was taken, so it is dropped once. Guarded by `disposing_drops_the_operation_once`.
             unsafe { (occupant.drop)(self.storage.get()) };
         }
+    }
+
+    /// Close a descriptor that was to be closed and never was.
+    #[inline(never)]
+    fn close(&self) {
+        let closing = self.frame.borrow_mut().take_closing();
+        drop(closing);
     }
 
     /// Whether its completion brings nothing but numbers.
@@ -245,7 +251,7 @@ impl Body {
 
     /// Whose experience the notification of this zero-copy send is, taken out of its frame.
     pub(crate) fn take_zero_copy(&self) -> Option<Rc<ZeroCopy>> {
-        self.frame.borrow_mut().zero_copy.take()
+        self.frame.borrow_mut().take_zero_copy()
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -253,7 +259,7 @@ impl Body {
     }
 
     pub(crate) fn creates(&self) -> Creates {
-        self.frame.borrow().creates
+        self.frame.borrow().creates()
     }
 
     pub(crate) fn retry(&self) -> Retry {
@@ -280,7 +286,11 @@ impl Body {
     #[inline]
     fn place<O: 'static>(&self) -> *mut O {
         let occupant = self.occupant.get().expect("an operation lies in this body");
-        assert!(occupant.type_id == TypeId::of::<O>(), "the operation in this body is of another type");
+        // Nearly always it is the very record that a look at its address tells.
+        assert!(
+            ptr::eq(occupant, Occupant::of::<O>()) || occupant.type_id == TypeId::of::<O>(),
+            "the operation in this body is of another type"
+        );
         address_of::<O>(self.storage.get())
     }
 }
@@ -345,11 +355,7 @@ mod tests {
     use super::*;
 
     fn body() -> Body {
-        Body::new(crate::Registry::new(1).unwrap().attach(false), true)
-    }
-
-    fn ticket() -> Ticket {
-        Ticket { ring: 1, sequence: 1 }
+        Body::new(1, crate::Registry::new(1).unwrap().attach(false), true)
     }
 
     struct Nop<T>(T);
@@ -368,7 +374,7 @@ mod tests {
     fn a_body_gives_back_what_it_took() {
         let body = body();
         body.put(Nop(String::from("kept")));
-        body.encode::<Nop<String>>(ticket(), 77).unwrap();
+        body.encode::<Nop<String>>(1, 77).unwrap();
         let mut pushed = 0;
         body.lend(|lent| pushed = lent.entry().user_data);
         assert_eq!(pushed, 77);

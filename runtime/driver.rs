@@ -213,7 +213,7 @@ impl Driver {
             lender,
             unpark,
             timers,
-            frame: RefCell::new(Frame::new(pages.clone(), takes_fixed_vectors)),
+            frame: RefCell::new(Frame::new(id, pages.clone(), takes_fixed_vectors)),
             registry,
             pages,
             locals: RefCell::new(HashMap::new()),
@@ -483,7 +483,7 @@ impl Driver {
         let slot = core.slots.reserve(false, None);
         drop(core);
         slot.body().put(ReadWakes::new(&self.unpark));
-        let encoded = slot.body().encode::<ReadWakes>(slot.ticket(), slot.key().user_data());
+        let encoded = slot.body().encode::<ReadWakes>(slot.ticket().sequence, slot.key().user_data());
         assert!(encoded.is_ok(), "a read of eight bytes can be described");
         let mut core = self.core.borrow_mut();
         core.slots.queue(&slot);

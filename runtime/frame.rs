@@ -18,20 +18,28 @@ use super::zero_copy::ZeroCopy;
 pub(crate) struct Frame {
     pub(crate) entry: Entry,
     pub(crate) ticket: Ticket,
-    pub(crate) creates: Creates,
     pub(crate) retry: Retry,
-    /// The descriptor a CLOSE takes with it; closed here if the kernel never does.
-    pub(crate) closing: Option<OwnedFd>,
-    /// Regions of the registry that the entry lends.
-    pub(crate) flights: Vec<Span>,
+    /// Nothing has touched `beside` since it was cleared.
+    is_plain: bool,
     /// The result is out, and the kernel keeps what the entry lends until its notification.
     pub(crate) is_notifying: bool,
+    beside: Beside,
     pub(crate) pages: RingPages,
-    pub(crate) vectors: Vec<libc::iovec>,
     /// Whether the kernel takes several vectors over registered memory in one entry.
     pub(crate) takes_fixed_vectors: bool,
     /// The header of a message, made once and used again.
     message: Option<Box<Message>>,
+}
+
+/// What there is to settle beside an entry, of the operations that have any.
+#[derive(Debug, Default)]
+pub(crate) struct Beside {
+    pub(crate) creates: Creates,
+    /// The descriptor a CLOSE takes with it; closed here if the kernel never does.
+    pub(crate) closing: Option<OwnedFd>,
+    /// Regions of the registry that the entry lends, as (address, bytes).
+    flights: Vec<Span>,
+    pub(crate) vectors: Vec<libc::iovec>,
     /// Who learns from what the notification of a zero-copy send says.
     pub(crate) zero_copy: Option<Rc<ZeroCopy>>,
 }
@@ -59,45 +67,77 @@ const _: () = assert!(
 );
 
 impl Frame {
-    pub(crate) fn new(pages: RingPages, takes_fixed_vectors: bool) -> Self {
+    /// A frame for operations on this ring.
+    pub(crate) fn new(ring: u32, pages: RingPages, takes_fixed_vectors: bool) -> Self {
         Self {
             entry: Entry::default(),
-            ticket: Ticket::NONE,
-            creates: Creates::Nothing,
+            ticket: Ticket { ring, ..Ticket::NONE },
             retry: Retry::Never,
-            closing: None,
-            flights: Vec::new(),
+            is_plain: true,
             is_notifying: false,
+            beside: Beside::default(),
             pages,
-            vectors: Vec::new(),
             takes_fixed_vectors,
             message: None,
-            zero_copy: None,
         }
     }
 
     /// Another operation is about to be described, over the entry of the last.
     #[inline]
-    pub(crate) fn begin(&mut self, ticket: Ticket, user_data: u64) {
+    pub(crate) fn begin(&mut self, sequence: u64, user_data: u64) {
         self.entry.user_data = user_data;
-        self.ticket = ticket;
+        self.ticket.sequence = sequence;
         self.retry = Retry::Never;
+        if !self.is_plain {
+            self.clear();
+        }
     }
 
     /// Forget what the last operation had beside its entry; keep its allocations.
-    pub(crate) fn reset(&mut self) {
-        debug_assert!(self.closing.is_none(), "the descriptor to close has gone with its operation");
-        self.creates = Creates::Nothing;
-        self.flights.clear();
-        self.vectors.clear();
-        self.zero_copy = None;
+    #[inline(never)]
+    fn clear(&mut self) {
+        let Beside { creates, closing, flights, vectors, zero_copy } = &mut self.beside;
+        debug_assert!(closing.is_none(), "the descriptor to close has gone with its operation");
+        *creates = Creates::Nothing;
+        flights.clear();
+        vectors.clear();
+        *zero_copy = None;
+        self.is_plain = true;
     }
 
-    /// Whether there is nothing that [`reset`](Self::reset) would forget.
+    /// Whether there is nothing to settle beside the entry. The plain version looks at each thing that there might be.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        let has_memory = !(self.flights.is_empty() && self.vectors.is_empty());
-        !has_memory && self.creates == Creates::Nothing && self.closing.is_none() && self.zero_copy.is_none()
+        self.is_plain
+    }
+
+    /// What there is beside the entry, to be changed.
+    #[inline]
+    pub(crate) fn beside(&mut self) -> &mut Beside {
+        self.is_plain = false;
+        &mut self.beside
+    }
+
+    pub(crate) fn creates(&self) -> Creates {
+        self.beside.creates
+    }
+
+    pub(crate) fn vectors(&self) -> &[libc::iovec] {
+        &self.beside.vectors
+    }
+
+    /// How many regions of the registry the entry lends.
+    pub(crate) fn flights(&self) -> usize {
+        self.beside.flights.len()
+    }
+
+    /// The descriptor to be closed, if the kernel has not closed it.
+    pub(crate) fn take_closing(&mut self) -> Option<OwnedFd> {
+        self.beside.closing.take()
+    }
+
+    pub(crate) fn take_zero_copy(&mut self) -> Option<Rc<ZeroCopy>> {
+        self.beside.zero_copy.take()
     }
 
     /// What the driver has to know of the entry described.
@@ -117,7 +157,7 @@ impl Frame {
     /// (`close(2)`, "Dealing with error returns"), unless it was cancelled before it ran.
     #[inline]
     pub(crate) fn settle_closing(&mut self, never_ran: bool) {
-        if !never_ran && let Some(closed) = self.closing.take() {
+        if !never_ran && let Some(closed) = self.beside.closing.take() {
             let _number_already_released = closed.into_raw_fd();
         }
     }
@@ -125,9 +165,7 @@ impl Frame {
     /// The kernel gets the regions.
     #[inline]
     pub(crate) fn begin_flights(&mut self) {
-        // Of the operation before this, or of an earlier try.
-        self.is_notifying = false;
-        if !self.flights.is_empty() {
+        if !self.beside.flights.is_empty() {
             self.begin_each();
         }
     }
@@ -136,7 +174,7 @@ impl Frame {
     pub(crate) fn await_notification(&mut self) {
         self.is_notifying = true;
         let kind = Kind::of(self.entry.opcode);
-        for span in &self.flights {
+        for span in &self.beside.flights {
             self.pages.await_notification(kind, span);
         }
     }
@@ -144,15 +182,16 @@ impl Frame {
     /// The kernel has let go of the regions.
     #[inline]
     pub(crate) fn end_flights(&mut self) {
-        if !self.flights.is_empty() {
+        if !self.beside.flights.is_empty() {
             self.end_each();
         }
+        self.is_notifying = false;
     }
 
     #[inline(never)]
     fn begin_each(&mut self) {
         let kind = Kind::of(self.entry.opcode);
-        for span in &self.flights {
+        for span in &self.beside.flights {
             self.pages.begin_flight(kind, span);
         }
     }
@@ -160,7 +199,7 @@ impl Frame {
     #[inline(never)]
     fn end_each(&mut self) {
         let kind = Kind::of(self.entry.opcode);
-        for span in &self.flights {
+        for span in &self.beside.flights {
             if self.is_notifying {
                 self.pages.end_notification(span);
             } else {
@@ -171,13 +210,21 @@ impl Frame {
 
     #[inline]
     pub(crate) fn lends(&mut self, region: NonNull<u8>, len: usize) {
-        self.flights.extend(self.pages.find(region.addr().get(), len));
+        if let Some(span) = self.pages.find(region.addr().get(), len) {
+            self.lends_pages(span);
+        }
+    }
+
+    /// Pages of the registry that are found already.
+    #[inline]
+    pub(crate) fn lends_pages(&mut self, span: Span) {
+        self.beside().flights.push(span);
     }
 
     /// The one registered buffer that all memory this entry lends lies in, if this ring can name it.
     pub(crate) fn common_buffer(&self) -> Option<u16> {
-        let regions = self.vectors.len().max(1);
-        let (first, rest) = self.flights.split_first().filter(|_| self.flights.len() == regions)?;
+        let regions = self.beside.vectors.len().max(1);
+        let (first, rest) = self.beside.flights.split_first().filter(|_| self.beside.flights.len() == regions)?;
         let index = first.index()?;
         rest.iter().all(|span| span.index() == Some(index)).then_some(index)
     }

@@ -144,8 +144,10 @@ enum Cancel {
 /// One slot, with its body: the stable allocation that an operation has from its first poll to its end.
 pub(crate) struct Slot {
     index: usize,
+    ring: u32,
     key: Cell<Key>,
-    ticket: Cell<Ticket>,
+    /// Which of its ring's submissions has it now.
+    sequence: Cell<u64>,
     state: Cell<State>,
     cancel: Cell<Cancel>,
     is_multishot: Cell<bool>,
@@ -173,7 +175,7 @@ impl Slot {
     /// Whose it is now.
     #[inline]
     pub(crate) fn ticket(&self) -> Ticket {
-        self.ticket.get()
+        Ticket { ring: self.ring, sequence: self.sequence.get() }
     }
 
     /// Where the operation lies.
@@ -356,7 +358,7 @@ impl Slots {
             None => self.grow(),
         };
         slot.key.set(Key::new(slot.index, self.sequence));
-        slot.ticket.set(Ticket { ring: self.ring, sequence: self.sequence });
+        slot.sequence.set(self.sequence);
         slot.state.set(State::Encoding);
         slot.cancel.set(Cancel::No);
         slot.is_multishot.set(multishot);
@@ -379,8 +381,9 @@ impl Slots {
         assert!((index as u64) < INDEX_MAX, "at most {INDEX_MAX} operations exist at once");
         let slot = Rc::new(Slot {
             index,
+            ring: self.ring,
             key: Cell::new(Key::NONE),
-            ticket: Cell::new(Ticket::NONE),
+            sequence: Cell::new(0),
             state: Cell::new(State::Vacant),
             cancel: Cell::new(Cancel::No),
             is_multishot: Cell::new(false),
@@ -391,7 +394,7 @@ impl Slots {
             buffer: Cell::new(None),
             items: RefCell::default(),
             waking: Cell::new(None),
-            body: Body::new(self.pages.clone(), self.takes_fixed_vectors),
+            body: Body::new(self.ring, self.pages.clone(), self.takes_fixed_vectors),
         });
         self.slots.push(Rc::clone(&slot));
         slot

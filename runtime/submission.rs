@@ -164,7 +164,7 @@ impl<O: Operation> Submission<O> {
         let undo = Undo(&mut self.stage);
         let (driver, slot) = undo.0.flight();
         slot.body().put(self.operation.take().expect("an operation starts once"));
-        let described = slot.body().encode::<O>(slot.ticket(), slot.key().user_data());
+        let described = slot.body().encode::<O>(slot.ticket().sequence, slot.key().user_data());
         match described.and_then(|heading| driver.check_opcode(heading.opcode).map(|()| heading)) {
             Ok(heading) => {
                 // Queueing it may run foreign code, which finds it in flight.
@@ -224,10 +224,11 @@ impl Stage {
     /// It has a slot. What it has been goes: at most a share of the same driver.
     #[inline(always)]
     fn board(&mut self, driver: Rc<Driver>, slot: Rc<Slot>) {
-        let before = mem::replace(self, Self::InFlight { driver, slot });
-        // The plain version drops it in any case, which looks at every field of what has none.
-        if before.is_empty() {
-            mem::forget(before);
+        let stage = Self::InFlight { driver, slot };
+        if self.is_empty() {
+            self.replace_empty(stage);
+        } else {
+            *self = stage;
         }
     }
 
@@ -410,7 +411,7 @@ impl<O: MultishotOperation> Multishot<O> {
             if let Some(waker) = waker {
                 driver.replace_waker(&slot, waker);
             }
-            body.encode_multishot::<O>(slot.ticket(), slot.key().user_data())
+            body.encode_multishot::<O>(slot.ticket().sequence, slot.key().user_data())
         }) {
             Ok(heading) => {
                 self.stage.fly(driver, slot, heading);

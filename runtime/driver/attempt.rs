@@ -21,16 +21,15 @@ impl Driver {
         let frame = match &mut shared {
             Ok(frame) => &mut **frame,
             Err(_) => {
-                spare = Frame::new(self.pages.clone(), self.setup.supports(Opcode::ReadvFixed));
+                spare = Frame::new(self.id, self.pages.clone(), self.setup.supports(Opcode::ReadvFixed));
                 &mut spare
             }
         };
-        frame.begin(ticket, 0);
-        frame.reset();
+        frame.begin(ticket.sequence, 0);
         let borrowed = Borrowed(frame);
         let attempted = operation.encode(Sqe::new(borrowed.0)).map(|encoded| {
             let result = self.core.borrow_mut().ring.attempt(&encoded);
-            (result, encoded.frame().creates)
+            (result, encoded.frame().creates())
         });
         drop(borrowed);
         drop(shared);
@@ -52,6 +51,6 @@ struct Borrowed<'a>(&'a mut Frame);
 
 impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
-        self.0.closing = None;
+        drop(self.0.take_closing());
     }
 }

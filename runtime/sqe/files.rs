@@ -33,7 +33,7 @@ impl<'op> Sqe<'op> {
         flags: OFlags,
         mode: Mode,
     ) -> io::Result<Encoded<'op>> {
-        self.frame.creates = Creates::Descriptor;
+        self.frame.beside().creates = Creates::Descriptor;
         self.finish(Entry {
             opcode: abi::OPENAT,
             fd: dir.map_or(libc::AT_FDCWD, |dir| dir.as_raw_fd()),
@@ -60,7 +60,7 @@ impl<'op> Sqe<'op> {
     /// ```
     pub fn close(self, fd: OwnedFd) -> io::Result<Encoded<'op>> {
         let entry = Entry { opcode: abi::CLOSE, fd: fd.as_raw_fd(), ..Entry::default() };
-        self.frame.closing = Some(fd);
+        self.frame.beside().closing = Some(fd);
         self.finish(entry)
     }
 

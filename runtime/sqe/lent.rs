@@ -57,7 +57,7 @@ impl<'op> Sqe<'op> {
                 "this group of buffers was lent to another ring; take it from the driver that the operation runs on",
             ));
         }
-        self.frame.creates = Creates::Buffer(Lending { group: group.id(), bundle });
+        self.frame.beside().creates = Creates::Buffer(Lending { group: group.id(), bundle });
         self.frame.retry = Retry::Readable;
         self.finish(Entry { flags: abi::BUFFER_SELECT, buf_index: group.id(), ..entry })
     }

@@ -85,7 +85,7 @@ impl<'op> Sqe<'op> {
     /// }
     /// ```
     pub fn accept(self, fd: BorrowedFd<'op>) -> io::Result<Encoded<'op>> {
-        self.frame.creates = Creates::Descriptor;
+        self.frame.beside().creates = Creates::Descriptor;
         self.frame.retry = Retry::Readable;
         self.finish(accept_entry(fd))
     }
@@ -155,7 +155,7 @@ impl<'op> MultishotSqe<'op> {
     /// }
     /// ```
     pub fn accept(self, fd: BorrowedFd<'op>) -> io::Result<EncodedMultishot<'op>> {
-        self.0.frame.creates = Creates::Descriptor;
+        self.0.frame.beside().creates = Creates::Descriptor;
         let entry = Entry { ioprio: abi::ACCEPT_MULTISHOT, ..accept_entry(fd) };
         self.finish(entry)
     }

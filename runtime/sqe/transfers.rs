@@ -183,7 +183,7 @@ impl<'op> Sqe<'op> {
         };
         // A chunk by which the registry has grown is unregistered until this ring's next turn.
         let (opcode, buf_index) = span.index().map_or((plain, 0), |index| (fixed, index));
-        self.frame.flights.push(span);
+        self.frame.lends_pages(span);
         let entry = Entry { opcode, fd: fd.as_raw_fd(), buf_index, ..Entry::default() };
         self.region(entry, region, len, offset, retry)
     }
@@ -214,9 +214,9 @@ impl<'op> Sqe<'op> {
         for region in regions.take(VECTORS_MAX + 1) {
             let (region, len) = region?;
             self.frame.lends(region, len);
-            self.frame.vectors.push(libc::iovec { iov_base: region.as_ptr().cast(), iov_len: len });
+            self.frame.beside().vectors.push(libc::iovec { iov_base: region.as_ptr().cast(), iov_len: len });
         }
-        if self.frame.vectors.is_empty() || self.frame.vectors.len() > VECTORS_MAX {
+        if self.frame.vectors().is_empty() || self.frame.vectors().len() > VECTORS_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("a vectored operation takes 1 to {VECTORS_MAX} buffers"),
@@ -227,8 +227,8 @@ impl<'op> Sqe<'op> {
             opcode,
             fd: fd.as_raw_fd(),
             off: place(offset)?,
-            addr: self.frame.vectors.as_ptr().expose_provenance() as u64,
-            len: self.frame.vectors.len() as u32,
+            addr: self.frame.vectors().as_ptr().expose_provenance() as u64,
+            len: self.frame.vectors().len() as u32,
             ..Entry::default()
         };
         self.finish(entry)

@@ -68,7 +68,7 @@ impl Encoded<'_> {
     fn in_one_buffer(self, fixed: u8) -> io::Result<Self> {
         let frame = &mut *self.frame;
         // `flights` has exactly those vectors that are of this registry.
-        if frame.flights.len() != frame.vectors.len() {
+        if frame.flights() != frame.vectors().len() {
             return Err(foreign_memory());
         }
         if let Some(index) = frame.common_buffer().filter(|_| frame.takes_fixed_vectors) {

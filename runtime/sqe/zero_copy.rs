@@ -123,7 +123,7 @@ impl<'op> Sqe<'op> {
         let regions = parts.map(|part| Ok((NonNull::from(part).cast(), part.len())));
         let encoded = self.vectored(opcode, fd, regions, Some(0), Retry::Writable)?;
         let frame = &mut *encoded.frame;
-        let (vectors, vectors_len) = (frame.vectors.as_ptr().expose_provenance() as u64, frame.vectors.len());
+        let (vectors, vectors_len) = (frame.vectors().as_ptr().expose_provenance() as u64, frame.vectors().len());
         let message = frame.empty_message();
         message.vectors = vectors;
         message.vectors_len = vectors_len;
@@ -136,7 +136,7 @@ impl<'op> Sqe<'op> {
 impl Encoded<'_> {
     /// Have this experience learn from what the notification of a zero-copy send says.
     pub(crate) fn teaching(self, zero_copy: &Rc<ZeroCopy>) -> Self {
-        self.frame.zero_copy = Some(Rc::clone(zero_copy));
+        self.frame.beside().zero_copy = Some(Rc::clone(zero_copy));
         self
     }
 
