@@ -50,6 +50,7 @@ use super::abi;
 use super::body::{Body, Lent};
 use super::buf::Ticket;
 use super::completion::{Answer, Completion, Creates, is_interrupted};
+use super::entry::Entry;
 use super::frame::Retry;
 use super::lent::Lender;
 use super::metrics::Metrics;
@@ -423,31 +424,29 @@ impl Slots {
         waking
     }
 
-    /// Queued -> waiting: push the entry, unless the operation has gone meanwhile. Whether it was pushed.
-    #[inline]
-    pub(crate) fn push(&mut self, key: Key, push: impl FnOnce(Lent<'_>)) -> bool {
+    /// Queued -> waiting: push the entry, unless the operation has gone meanwhile. Whether it was pushed; the caller counts
+    /// those that were, and has them [`held`](Self::hold).
+    #[inline(always)]
+    pub(crate) fn push(&self, key: Key, mut push: impl FnMut(Lent<'_>)) -> bool {
         let Some(slot) = self.get(key) else {
             return false;
         };
-        match slot.state.get() {
-            State::Queued => {
-                slot.state.set(State::Waiting);
-                slot.body.lend(push);
-            }
-            State::QueuedPoll => {
-                slot.state.set(State::WaitingPoll);
-                let events = match slot.body.retry() {
-                    Retry::Writable => PollFlags::OUT,
-                    Retry::Readable | Retry::Signal | Retry::Never => PollFlags::IN,
-                };
-                let mut entry = poll_entry(slot.body.entry().fd, events);
-                entry.user_data = key.user_data();
-                push(Lent::nothing(&entry));
-            }
-            _ => return false,
+        if slot.state.get() != State::Queued {
+            let Some(entry) = slot.retry_poll() else {
+                return false;
+            };
+            push(Lent::nothing(&entry));
+            return true;
         }
-        self.held += 1;
+        slot.state.set(State::Waiting);
+        slot.body.lend(push);
         true
+    }
+
+    /// So many entries were pushed.
+    #[inline]
+    pub(crate) fn hold(&mut self, entries: usize) {
+        self.held += entries;
     }
 
     /// Whether the entry that waits to be pushed must stand right before the next one.
@@ -457,9 +456,10 @@ impl Slots {
     }
 
     /// Settle one completion, if it is what nearly every one is: the only one of its operation, a success, and waited
-    /// for. `None`: nothing has happened, and [`settle`](Self::settle) is to have it.
+    /// for. The caller counts those, and has them [`let go`](Self::let_go). `None`: nothing has happened, and
+    /// [`settle`](Self::settle) is to have it.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, cqe: Cqe) -> Option<Rc<Waking>> {
+    pub(crate) fn complete(&self, cqe: Cqe) -> Option<Rc<Waking>> {
         let slot = self.get(Key(cqe.user_data))?;
         let flags = cqe.flags & (abi::MORE | abi::BUFFER | abi::NOTIFICATION);
         if slot.state.get() != State::Waiting || slot.is_multishot.get() || flags != 0 || cqe.result < 0 {
@@ -474,9 +474,14 @@ impl Slots {
             creates => slot.answer(Answer::new(cqe.result, cqe.flags, creates)),
         }
         slot.state.set(State::Done);
-        self.held -= 1;
-        self.active -= 1;
         Some(waking)
+    }
+
+    /// So many operations are done that the kernel had.
+    #[inline]
+    pub(crate) fn let_go(&mut self, operations: usize) {
+        self.held -= operations;
+        self.active -= operations;
     }
 
     /// Settle one completion.
@@ -718,6 +723,23 @@ impl Slots {
 }
 
 impl Slot {
+    /// Queued -> waiting, for what comes before another try: the entry of that poll.
+    #[cold]
+    #[inline(never)]
+    fn retry_poll(&self) -> Option<Entry> {
+        if self.state.get() != State::QueuedPoll {
+            return None;
+        }
+        self.state.set(State::WaitingPoll);
+        let events = match self.body.retry() {
+            Retry::Writable => PollFlags::OUT,
+            Retry::Readable | Retry::Signal | Retry::Never => PollFlags::IN,
+        };
+        let mut entry = poll_entry(self.body.entry().fd, events);
+        entry.user_data = self.key().user_data();
+        Some(entry)
+    }
+
     /// Whether it is queued or with the kernel.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {

@@ -404,15 +404,19 @@ impl Outgoing {
         after: &mut After,
         metrics: &Metrics,
     ) {
-        let mut settled = 0;
+        let (mut settled, mut others) = (0, 0);
         for cqe in queue {
             settled += 1;
             match slots.complete(cqe) {
                 Some(waking) => after.wake(waking),
-                None => self.settle(cqe, table, slots, after, metrics),
+                None => {
+                    others += 1;
+                    self.settle(cqe, table, slots, after, metrics);
+                }
             }
         }
-        metrics.completions.add(settled);
+        slots.let_go(settled - others);
+        metrics.completions.add(settled as u64);
     }
 
     /// Settle a completion of any kind.
@@ -452,12 +456,13 @@ impl Outgoing {
 fn push_each<R: Queues>(backlog: &[Key], ring: &mut R, slots: &mut Slots, metrics: &Metrics) {
     let mut submissions = 0;
     for &key in backlog {
-        submissions += u64::from(slots.push(key, |lent| {
+        submissions += usize::from(slots.push(key, |lent| {
             metrics.by_opcode.add_one(lent.entry().opcode);
             ring.stage(lent);
         }));
     }
-    metrics.submissions.add(submissions);
+    slots.hold(submissions);
+    metrics.submissions.add(submissions as u64);
 }
 
 fn cancel_entry(key: Key) -> Entry {
