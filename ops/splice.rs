@@ -12,7 +12,8 @@ use crate::runtime::{Completion, Encoded, FdHold, Operation, SpliceFlags, Sqe};
 /// `len`: what the input has, what the output has room for (a pipe's room is counted in slots, not bytes), one batch
 /// of pages. 0 is the end of the input. Pages that came from a file *are* the file's page cache: overwrite the file
 /// before they have been read at the far end, and the new bytes are what arrives. Where a snapshot is needed, read and
-/// write instead.
+/// write instead. TCP stops a splice at urgent data (`MSG_OOB`) and never goes past it, and answers 0 there once the stream
+/// has ended behind it: a receive goes past it. A [`relay`](super::relay()) does that by itself.
 ///
 /// A file end without an offset uses and moves the file's cursor; [`End::at`] gives it one.
 ///

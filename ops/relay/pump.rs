@@ -57,6 +57,8 @@ pub(super) struct Pump {
     is_stopping: bool,
     sink_failed: bool,
     signals: Signals,
+    /// Nothing has been taken since a poll said that there is something.
+    source_was_ready: bool,
     disagreements: u32,
 }
 
@@ -147,6 +149,7 @@ impl Pump {
             is_stopping: false,
             sink_failed: false,
             signals: Signals::default(),
+            source_was_ready: false,
             disagreements: 0,
         }
     }
@@ -306,6 +309,7 @@ impl Pump {
                 }
                 Step::AwaitSource(poll) => {
                     self.signals = ready!(Pin::new(poll).poll(cx))?;
+                    self.source_was_ready = true;
                     self.step = Step::Fill;
                 }
                 Step::AwaitSink(poll) => {
@@ -444,11 +448,15 @@ impl Pump {
                 self.step = self.await_sink();
             }
             (_, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                if self.source_was_ready && self.may_hide_bytes() {
+                    return self.receive_instead(driver);
+                }
                 self.let_go();
                 self.work.choice.pause();
                 self.step = self.await_source()?;
             }
             (Hop::Out, Ok(0)) => return self.fail(hop, io::Error::from(io::ErrorKind::WriteZero)),
+            (_, Ok(0)) if self.may_hide_bytes() => return self.receive_instead(driver),
             (_, Ok(0)) => self.finish()?,
             (Hop::In, Ok(count)) => {
                 self.took(driver, count);
@@ -573,6 +581,7 @@ impl Pump {
     }
 
     fn count_in(&mut self, driver: &Driver, count: usize, room: usize) {
+        self.source_was_ready = false;
         let work = &mut self.work;
         work.flow.bytes_in += count as u64;
         work.flow.hops += 1;

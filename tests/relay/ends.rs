@@ -350,8 +350,8 @@ fn t36_a_control_record_ends_a_relay_that_has_spliced_and_it_can_be_resumed() {
         let ended = ops::forward(&from, &to).route(RelayRoute::Inline).await;
         assert_eq!(ended.result.unwrap_err().raw_os_error(), Some(22), "EINVAL");
         assert_eq!((ended.flow.bytes_in, ended.flow.bytes_out), (100, 100));
-        // The record has been received by whoever understands it.
-        for answer in [50, 50, 0] {
+        // The record has been received by whoever understands it. The end is asked for once more, by a receive.
+        for answer in [50, 50, 0, 0] {
             script.answer_attempt(answer);
         }
         let ended = ended.stopped.unwrap().resume(&from, &to).await;

@@ -1,16 +1,17 @@
-//! What a socket says beside what it was asked: the end of a peer that still reads.
+//! What a socket says beside what it was asked: the end of a peer that still reads, urgent data.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use ringmain::ops::{self, net};
 use ringmain::{Fd, Runtime};
+use rustix::net::SendFlags;
 
 use crate::ROUTES;
 use crate::peers::{
-    fill, pattern, poll_once, read_to_end, tcp_pair, tcp_pair_with_a_small_window, turn, turns, without_hanging,
+    fill, pattern, poll_once, read_to_end, stays_pending, tcp_pair, tcp_pair_with_a_small_window, turn, without_hanging,
 };
 use crate::rings;
 
@@ -74,8 +75,9 @@ fn t17_a_slow_reader_that_has_half_closed_costs_nothing() {
                     // Cancelled there, it leaves nothing behind, and goes on when it is resumed.
                     let ended = relay.cancel().await;
                     assert!(ended.b_to_a.inside() > 0);
-                    turns(3).await;
-                    assert_eq!(runtime.driver().operations_active(), 0, "with the kernel, by {route:?}");
+                    while runtime.driver().operations_active() > 0 {
+                        turn().await;
+                    }
                     let mut relay = ended.stopped.unwrap().resume(&a, &b);
                     settle(&runtime, &mut relay).await;
                     let client = read_to_end(client);
@@ -119,5 +121,91 @@ fn t17_a_transfer_to_a_slow_reader_that_has_half_closed_costs_nothing() {
                 assert!(got.len() == filled + 9 && got.ends_with(b"behind it"));
             }
         });
+    });
+}
+
+/// A splice from TCP stops at urgent data, says that there is nothing, and behind the end of the stream that this is it.
+/// A receive goes past it, as ever.
+#[test]
+fn bytes_behind_urgent_data_arrive_by_every_route() {
+    without_hanging(|| {
+        for route in ROUTES {
+            for before in [0, 1, 70_000] {
+                for ends in [false, true] {
+                    let ((mut source, from), (to, mut sink)) = (tcp_pair(), tcp_pair());
+                    let (from, to) = (net::TcpStream::from(from), net::TcpStream::from(to));
+                    let runtime = Runtime::new().unwrap();
+                    runtime.block_on(async {
+                        let mut forward = ops::forward(&from, &to).route(route);
+                        // Bytes in bulk first, so that it splices if it may choose.
+                        source.write_all(&pattern(1, 200_000)).unwrap();
+                        let reader = std::thread::spawn(move || {
+                            let mut bytes = vec![0; 200_000 + before + 5];
+                            sink.read_exact(&mut bytes).unwrap();
+                            (bytes, sink)
+                        });
+                        while forward.flow().bytes_out < 200_000 {
+                            assert!(poll_once(&mut forward).await.is_none());
+                            turn().await;
+                        }
+                        source.write_all(&pattern(2, before)).unwrap();
+                        rustix::net::send(source.as_fd(), b"!", SendFlags::OOB).unwrap();
+                        source.write_all(b"after").unwrap();
+                        if ends {
+                            source.shutdown(Shutdown::Write).unwrap();
+                            let ended = forward.await;
+                            ended.result.unwrap();
+                            assert_eq!(ended.flow.bytes_out, 200_000 + before as u64 + 5, "by {route:?}");
+                        } else {
+                            while forward.flow().bytes_out < 200_000 + before as u64 + 5 {
+                                assert!(poll_once(&mut forward).await.is_none());
+                                turn().await;
+                            }
+                            settle(&runtime, &mut forward).await;
+                        }
+                        let (bytes, mut sink) = reader.join().unwrap();
+                        let expected = [pattern(1, 200_000), pattern(2, before), b"after".to_vec()].concat();
+                        assert!(bytes == expected, "by {route:?}");
+                        drop(to);
+                        assert_eq!(sink.read(&mut [0]).unwrap(), 0);
+                    });
+                }
+            }
+        }
+    });
+}
+
+/// Urgent data into a pipe, and behind the end of the stream.
+#[test]
+fn bytes_behind_urgent_data_reach_a_pipe() {
+    without_hanging(|| {
+        for route in ROUTES {
+            for ends in [false, true] {
+                let (mut source, from) = tcp_pair();
+                let (reader, writer) = std::io::pipe().unwrap();
+                let (from, writer) = (net::TcpStream::from(from), Fd::new(writer.into()));
+                let runtime = Runtime::new().unwrap();
+                rustix::net::send(source.as_fd(), b"!", SendFlags::OOB).unwrap();
+                source.write_all(b"after").unwrap();
+                if ends {
+                    source.shutdown(Shutdown::Write).unwrap();
+                }
+                runtime.block_on(async {
+                    let mut forward = ops::forward(&from, &writer).route(route);
+                    if ends {
+                        forward.await.result.unwrap();
+                    } else {
+                        while forward.flow().bytes_out < 5 {
+                            assert!(poll_once(&mut forward).await.is_none());
+                            turn().await;
+                        }
+                        stays_pending(&mut forward, "the source has not ended").await;
+                        settle(&runtime, &mut forward).await;
+                    }
+                });
+                drop(writer);
+                assert_eq!(read_to_end(reader).join().unwrap(), b"after", "by {route:?}");
+            }
+        }
     });
 }

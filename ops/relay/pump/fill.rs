@@ -3,6 +3,7 @@
 use std::io;
 
 use rustix::event::PollFlags;
+use rustix::net::AddressFamily;
 
 use super::{Hop, Pump, Step, attempt};
 use crate::ops::Read;
@@ -13,7 +14,7 @@ use crate::ops::relay::copying::{RingCopy, give_now, take_now};
 use crate::ops::relay::flow::{RelayRoute, RouteReason};
 use crate::ops::relay::limits::Allowance;
 use crate::ops::relay::plan::Plan;
-use crate::ops::route::RingPermits;
+use crate::ops::route::{Kind, RingPermits};
 use crate::ops::splice::Splice;
 use crate::runtime::{Driver, sleep_until};
 
@@ -117,6 +118,35 @@ impl Pump {
         }
     }
 
+    /// Whether a splice that took nothing may have left something.
+    ///
+    /// At urgent data TCP ends a splice without going past it (`__tcp_read_sock`): with `EAGAIN` if the stream goes on
+    /// behind it, although a poll says that there is something, and with 0 if it has ended behind it.
+    pub(super) fn may_hide_bytes(&self) -> bool {
+        !matches!(self.work.carrier, Carrier::Buffer { .. })
+            && self.plan.is_some_and(|plan| plan.from == Kind::Socket)
+            && rustix::net::sockopt::socket_domain(&self.from.hold).is_ok_and(|domain| domain != AddressFamily::UNIX)
+    }
+
+    /// One step without a splice: a receive goes past urgent data, and is to be believed about the end.
+    pub(super) fn receive_instead(&mut self, driver: &Driver) -> io::Result<()> {
+        if !self.is_taking || self.is_stopping {
+            // Whoever goes on with it finds out.
+            self.let_go();
+            self.step = Step::Fill;
+            return Ok(());
+        }
+        let plan = self.plan()?;
+        let Some(most) = self.allowance(driver, COPY_BYTES) else { return Ok(()) };
+        self.let_go();
+        let buffer = self.scratch(driver).take();
+        let (outcome, buffer) = take_now(driver, &self.from, plan.from, buffer, most);
+        if matches!(outcome, Ok(count) if count > 0) {
+            self.work.flow.goes(RelayRoute::Copy, RouteReason::NoSplice);
+        }
+        self.copied(driver, Hop::In, outcome, buffer)
+    }
+
     /// A message has come. Most sinks take it at once, and then it is over.
     ///
     /// The plain version is two more steps, which come to the same and to some 160 instructions more.
@@ -135,6 +165,8 @@ impl Pump {
 
     /// From the source to the sink in one splice: one of them is a pipe.
     fn fill_direct(&mut self, driver: &Driver, plan: Plan) -> io::Result<()> {
+        // Nothing is inside, but a buffer may still be there.
+        self.let_go();
         let (route, reason) = match self.route {
             RelayRoute::Ring => (RelayRoute::Ring, RouteReason::Forced),
             RelayRoute::Inline => (RelayRoute::Inline, RouteReason::Forced),
