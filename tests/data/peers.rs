@@ -17,8 +17,9 @@ use socket2::{Domain, Socket, Type};
 /// Long enough for a busy machine, short enough to notice.
 const HANG: Duration = Duration::from_secs(60);
 
-/// How long a socket that is full stays so, before it is believed.
-const A_LATE_ACKNOWLEDGEMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// How long a TCP socket that is full stays so, before it is believed: longer than TCP waits before it sends as much of a
+/// segment as still fits the peer's window (200 ms), which makes room once more.
+const FULL_FOR_GOOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// Run a test's body on a thread of its own, and fail instead of hanging when that thread hangs.
 pub(crate) fn without_hanging(body: impl FnOnce() + Send + 'static) {
@@ -156,19 +157,21 @@ pub(crate) fn write_and_close(mut stream: impl Write + Send + 'static, bytes: Ve
 }
 
 /// Write to a non-blocking descriptor until it takes no more, and goes on taking none; how many bytes it took.
-///
-/// On a busy machine an acknowledgement may come late, and make room once more in a socket that was full.
 pub(crate) fn fill(fd: impl AsFd) -> usize {
     let page = [b'-'; 4096];
     let mut filled = 0;
+    let is_tcp = socket2::SockRef::from(&fd).local_addr().is_ok_and(|address| !address.is_unix());
+    let mut is_settled = !is_tcp;
     loop {
         match rustix::io::write(&fd, &page) {
-            Ok(count) => filled += count,
+            Ok(count) => {
+                filled += count;
+                is_settled = !is_tcp;
+            }
+            Err(Errno::AGAIN) if is_settled => return filled,
             Err(Errno::AGAIN) => {
-                let mut room = [PollFd::new(&fd, PollFlags::OUT)];
-                if poll(&mut room, Some(&A_LATE_ACKNOWLEDGEMENT)).expect("a poll") == 0 {
-                    return filled;
-                }
+                poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&FULL_FOR_GOOD)).expect("a poll");
+                is_settled = true;
             }
             Err(error) => panic!("filling failed: {error}"),
         }
