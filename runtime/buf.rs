@@ -170,12 +170,14 @@ unsafe impl IoBufMut for Box<[u8]> {
 // SAFETY: I4: a lease is the only way to its bytes, which stay where they are and mapped, and all of which are
 // initialised. Tested by `f12_a_lease_fills_up_to_its_capacity_and_shows_the_last_count`.
 unsafe impl IoBufMut for FixedBuf {
+    #[inline]
     fn region(&mut self) -> (NonNull<u8>, usize) {
         let whole = self.as_capacity_mut();
         let capacity = whole.len();
         (NonNull::from(whole).cast(), capacity)
     }
 
+    #[inline]
     unsafe fn set_filled(&mut self, len: usize) {
         self.set_len(len);
     }
@@ -399,6 +401,7 @@ impl<B: IoBufMut> Fill<B> {
     ///
     /// The region is valid until this value is next moved or used: until then the slot keeps it where it is (I1, I2).
     /// A buffer without room is refused, so that a count of 0 always means the end of the file.
+    #[inline]
     pub(crate) fn arm(&mut self, ticket: Ticket, before: usize) -> io::Result<(NonNull<u8>, usize)> {
         let (start, len) = self.buf.region();
         if len == 0 {

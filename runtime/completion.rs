@@ -179,6 +179,7 @@ impl Completion {
     }
 
     /// The same, with the lent buffer that the kernel took for it.
+    #[inline(always)]
     pub(crate) fn with_buffer(self, buffer: Option<FixedBuf>) -> Self {
         match buffer {
             Some(buffer) => Self { brought: Brought::new(What::Buffer(buffer)), ..self },
@@ -187,6 +188,7 @@ impl Completion {
     }
 
     /// The same, with the descriptor that a success has made.
+    #[inline(always)]
     pub(crate) fn with_descriptor(self, descriptor: Option<OwnedFd>) -> Self {
         match descriptor {
             Some(descriptor) => Self { brought: Brought::new(What::Descriptor(descriptor)), ..self },
@@ -195,6 +197,7 @@ impl Completion {
     }
 
     /// Which submission this answers: the proof [`Fill`](super::buf::Fill) asks for.
+    #[inline(always)]
     pub(crate) fn ticket(&self) -> Ticket {
         self.ticket
     }

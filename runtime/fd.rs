@@ -49,6 +49,7 @@ impl Fd {
     }
 
     /// What an operation keeps of it.
+    #[inline]
     pub fn hold(&self) -> FdHold {
         self.shared.hold()
     }
@@ -125,24 +126,28 @@ impl Drop for Fd {
 }
 
 impl Drop for FdHold {
+    #[inline]
     fn drop(&mut self) {
         self.shared.holds.set(self.shared.holds.get() - 1);
     }
 }
 
 impl AsFd for Fd {
+    #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.fd.as_fd()
     }
 }
 
 impl AsRef<Fd> for Fd {
+    #[inline]
     fn as_ref(&self) -> &Fd {
         self
     }
 }
 
 impl AsFd for FdHold {
+    #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.fd.as_fd()
     }
@@ -155,6 +160,7 @@ impl From<OwnedFd> for Fd {
 }
 
 impl Shared {
+    #[inline]
     fn hold(self: &Rc<Self>) -> FdHold {
         self.holds.set(self.holds.get() + 1);
         FdHold { shared: Rc::clone(self) }

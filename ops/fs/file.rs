@@ -213,6 +213,7 @@ impl From<fs::File> for File {
 }
 
 impl AsRef<Fd> for File {
+    #[inline]
     fn as_ref(&self) -> &Fd {
         &self.fd
     }

@@ -29,10 +29,12 @@ pub(super) struct TaskId {
 pub(crate) struct Local(RefCell<VecDeque<Ready>>);
 
 impl Local {
+    #[inline]
     pub(super) fn push(&self, ready: Ready) {
         self.0.borrow_mut().push_back(ready);
     }
 
+    #[inline]
     pub(super) fn pop(&self) -> Option<Ready> {
         self.0.borrow_mut().pop_front()
     }
@@ -103,6 +105,7 @@ impl Shared {
     }
 
     /// Puts a woken task into a queue. Called by its waker, on any thread.
+    #[inline]
     pub(super) fn schedule(&self, ready: Ready) {
         let mut ready = Some(ready);
         context::with_current(|context| {
@@ -117,6 +120,7 @@ impl Shared {
         }
     }
 
+    #[inline(never)]
     fn schedule_remote(&self, ready: Ready) {
         let mut remote = lock(&self.remote);
         let phase = remote.phase;
@@ -201,6 +205,7 @@ impl Shared {
         }
     }
 
+    #[inline]
     pub(super) fn is_aborted(&self, id: TaskId) -> bool {
         self.aborted.load(Ordering::Acquire) != 0 && lock(&self.active).find(id).is_some_and(|task| task.aborted)
     }

@@ -78,6 +78,7 @@ impl FixedBuf {
 
     /// `capacity()` - all bytes of the lease, visible or not.
     #[must_use]
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.segment.len()
     }
@@ -89,6 +90,7 @@ impl FixedBuf {
     /// # Panics
     ///
     /// If `len` is more than the capacity.
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "cannot show {len} bytes of a lease of {}", self.capacity());
         self.len = len;
@@ -107,6 +109,7 @@ impl FixedBuf {
     /// `as_capacity_mut()` - all bytes of the lease, to be written to before [`set_len`](Self::set_len).
     ///
     /// Those that this lease did not write may be an earlier lease's.
+    #[inline]
     pub fn as_capacity_mut(&mut self) -> &mut [u8] {
         self.segment.bytes_mut()
     }
@@ -239,12 +242,14 @@ impl FixedBuf {
 impl Deref for FixedBuf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.segment.bytes()[..self.len]
     }
 }
 
 impl DerefMut for FixedBuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.segment.bytes_mut()[..self.len]
     }

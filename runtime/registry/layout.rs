@@ -88,6 +88,7 @@ impl Layout {
     }
 
     /// The numbers of the pages of a chunk.
+    #[inline]
     pub(super) fn pages_of(&self, chunk: usize) -> Range<usize> {
         let first = self.first_chunks();
         let left = match chunk.checked_sub(first) {
@@ -117,12 +118,19 @@ impl Layout {
 
     /// The chunk that all of these bytes lie in, by their offsets. No bytes at all lie where they were cut off, which can
     /// be the end of a chunk.
+    #[inline]
     pub(super) fn chunk_at(&self, bytes: &Range<usize>) -> Option<usize> {
         let chunk = self.chunk_of(bytes.start / PAGE_BYTES);
         let last = bytes.end.max(bytes.start + 1) - 1;
         if chunk < self.chunks() && self.pages_of(chunk).contains(&(last / PAGE_BYTES)) {
             return Some(chunk);
         }
+        self.chunk_before(bytes)
+    }
+
+    /// The chunk that ends where these bytes are, which are none.
+    #[cold]
+    fn chunk_before(&self, bytes: &Range<usize>) -> Option<usize> {
         let before = bytes.start.checked_sub(1).filter(|_| bytes.is_empty())?;
         self.chunk_at(&(before..bytes.start))
     }

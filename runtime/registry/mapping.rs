@@ -79,11 +79,13 @@ impl Mapping {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset <= self.bytes, "offset {offset} leaves a mapping of {} bytes", self.bytes);
         self.base.map_addr(|base| base.checked_add(offset).expect("a mapping does not wrap around the address space"))
     }
 
+    #[inline]
     pub(super) fn base_addr(&self) -> usize {
         self.base.addr().get()
     }

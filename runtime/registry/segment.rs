@@ -42,10 +42,12 @@ impl Segment {
         &self.anchor
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
 
+    #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         let start = self.anchor.ground.mapping.at(self.bytes.start).as_ptr();
         // SAFETY: I4, I5: the range lies in the mapping, which the anchor keeps mapped and which was zeroed when it was
@@ -54,6 +56,7 @@ impl Segment {
         unsafe { slice::from_raw_parts(start, self.bytes.len()) }
     }
 
+    #[inline]
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         let start = self.anchor.ground.mapping.at(self.bytes.start).as_ptr();
         // SAFETY: I4, I5: as in `bytes`; and no two segments have a byte in common, so that an exclusive borrow of the

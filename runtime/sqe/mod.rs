@@ -173,6 +173,7 @@ mod sealed {
     }
 
     impl<B: IoBufMut> Destination for Fill<B> {
+        #[inline]
         fn arm(&mut self, ticket: Ticket, before: usize) -> io::Result<(NonNull<u8>, usize)> {
             Fill::arm(self, ticket, before)
         }
