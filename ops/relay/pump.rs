@@ -56,6 +56,8 @@ pub(super) struct Pump {
     is_taking: bool,
     is_stopping: bool,
     sink_failed: bool,
+    /// Hops before it was resumed, maybe between other ends.
+    spliced_by_others: u64,
     signals: Signals,
     /// Nothing has been taken since a poll said that there is something.
     source_was_ready: bool,
@@ -139,6 +141,7 @@ impl Pump {
             route: RelayRoute::Auto,
             plan: None,
             step,
+            spliced_by_others: work.flow.hops_spliced,
             work,
             live: None,
             scratch: None,
@@ -178,7 +181,9 @@ impl Pump {
     }
 
     pub(super) fn live(&mut self) -> LiveFlow {
-        self.live.get_or_insert_default().clone()
+        let live = self.live.get_or_insert_default();
+        live.publish(&self.work.flow);
+        live.clone()
     }
 
     pub(super) fn flow(&self) -> Flow {
@@ -256,8 +261,11 @@ impl Pump {
             _ => Ok(()),
         };
         self.step = Step::Drain;
-        let sink_waits = self.plan.is_none_or(|plan| plan.waits_out);
-        while !sink_waits && self.work.carrier.inside() > 0 && matches!(self.drain_now(driver), Ok(true)) {}
+        // The first write may find out that the sink knows no way not to wait.
+        while self.plan.is_some_and(|plan| !plan.waits_out)
+            && self.work.carrier.inside() > 0
+            && matches!(self.drain_now(driver), Ok(true))
+        {}
         self.step = Step::Finished;
         if self.work.carrier.inside() == 0 {
             self.let_go();
@@ -274,7 +282,8 @@ impl Pump {
     pub(super) fn take_rest(&mut self) -> Rest {
         let mut nothing = Work::new();
         nothing.flow = self.work.flow;
-        Rest::new(std::mem::replace(&mut self.work, nothing), self.route, self.live.clone())
+        let preallocate = if self.plan.is_none() { self.preallocate } else { 0 };
+        Rest::new(std::mem::replace(&mut self.work, nothing), self.route, preallocate, self.live.clone())
     }
 
     /// Give the pipe or the buffer back.
@@ -296,6 +305,11 @@ impl Pump {
     fn advance(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<io::Result<()>> {
         for _ in 0..STEPS_MAX {
             if !self.is_taking && self.would_take() {
+                if let Step::AwaitSource(poll) = &mut self.step {
+                    // A poll that is merely dropped would keep the stream from its owner for another turn.
+                    poll.request_cancel();
+                    let _told = ready!(Pin::new(poll).poll(cx));
+                }
                 self.step = Step::Finished;
             }
             match &mut self.step {
@@ -388,6 +402,10 @@ impl Pump {
     /// Something is inside: one step to the sink.
     fn drain(&mut self, driver: &Driver) -> io::Result<()> {
         let plan = self.plan()?;
+        if plan.splices.is_err() && self.work.carrier.is_pipe() {
+            // It was filled for another sink, before the relay was stopped.
+            return self.read_out(driver);
+        }
         if plan.ring_out && self.work.carrier.is_pipe() {
             self.step = Step::Permit(Hop::Out, RingPermits::of(driver).place());
             return Ok(());
@@ -514,11 +532,18 @@ impl Pump {
     fn copy_from_now_on(&mut self, driver: &Driver) -> io::Result<()> {
         let plan = self.plan()?;
         self.plan = Some(Plan { splices: Err(RouteReason::NoSplice), is_direct: false, ..plan });
+        if self.work.carrier.is_pipe() && self.work.carrier.inside() > 0 {
+            return self.read_out(driver);
+        }
+        self.let_go();
         self.step = Step::Fill;
+        Ok(())
+    }
+
+    /// From the pipe into a buffer, for a sink that nothing can be spliced into.
+    fn read_out(&mut self, driver: &Driver) -> io::Result<()> {
         let inside = self.work.carrier.inside();
-        if let Carrier::Pipe { pipe, .. } = &self.work.carrier
-            && inside > 0
-        {
+        if let Carrier::Pipe { pipe, .. } = &self.work.carrier {
             let read = Read::new(pipe.reader().as_ref().hold(), Vec::with_capacity(inside), None);
             let (count, bytes) = match driver.attempt(read) {
                 Ok((outcome, bytes)) => (outcome?, bytes),
@@ -528,10 +553,8 @@ impl Pump {
             self.work.carrier.gave(count);
             self.let_go();
             self.work.carrier = Carrier::Buffer { bytes, from: 0, filled: true };
-            self.step = Step::Drain;
-        } else {
-            self.let_go();
         }
+        self.step = Step::Drain;
         Ok(())
     }
 
@@ -599,13 +622,17 @@ impl Pump {
     ///
     /// Later the same errno means something else: a TLS socket whose next record is no data.
     fn cannot_splice(&self, hop: Hop, error: &io::Error) -> bool {
+        let Some(plan) = self.plan else { return false };
+        // Every socket has a splice. Of other ends it is known only since they are those of this direction.
+        let spliced =
+            |kind| self.work.flow.hops_spliced - if kind == Kind::Socket { 0 } else { self.spliced_by_others };
         let spliced_before = match hop {
-            Hop::In | Hop::Through => self.work.flow.hops_spliced > 0,
-            Hop::Out => self.work.flow.hops_spliced > 1 || !self.work.carrier.is_pipe(),
+            Hop::In | Hop::Through => spliced(plan.from) > 0,
+            Hop::Out => spliced(plan.to) > 1 || !self.work.carrier.is_pipe(),
         };
         self.route == RelayRoute::Auto
             && !spliced_before
-            && self.plan.is_some_and(|plan| plan.splices.is_ok())
+            && plan.splices.is_ok()
             && error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
     }
 

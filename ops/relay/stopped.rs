@@ -98,12 +98,14 @@ pub enum Residue {
 pub(super) struct Rest {
     work: Work,
     route: RelayRoute,
+    /// Bytes that are still to be reserved in the sink.
+    preallocate: u64,
     live: Option<LiveFlow>,
 }
 
 impl Rest {
-    pub(super) fn new(work: Work, route: RelayRoute, live: Option<LiveFlow>) -> Self {
-        Self { work, route, live }
+    pub(super) fn new(work: Work, route: RelayRoute, preallocate: u64, live: Option<LiveFlow>) -> Self {
+        Self { work, route, preallocate, live }
     }
 
     pub(super) fn flow(&self) -> Flow {
@@ -113,6 +115,7 @@ impl Rest {
     fn resume(self, from: End, to: End) -> Pump {
         let mut pump = Pump::resume(from, to, self.work);
         pump.set_route(self.route);
+        pump.preallocate(self.preallocate);
         if let Some(live) = self.live {
             pump.set_live(live);
         }

@@ -222,7 +222,7 @@ fn devices_without_an_end_are_read_up_to_the_limit() {
 }
 
 /// The two ends of a terminal in raw mode: the program's, and the one that a user would sit at.
-fn terminal() -> (OwnedFd, std::fs::File) {
+pub(crate) fn terminal() -> (OwnedFd, std::fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&user).unwrap();

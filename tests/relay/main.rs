@@ -12,6 +12,7 @@ mod rings;
 mod control;
 mod ends;
 mod model;
+mod resumed;
 mod signals;
 
 use ringmain::ops::RelayRoute;
