@@ -307,7 +307,7 @@ impl Relay {
         }
         let moved = self.a_to_b.flow().total() + self.b_to_a.flow().total();
         let is_held = was_paced || self.a_to_b.is_paced() || self.b_to_a.is_paced();
-        self.clock.poll(cx, driver, moved, is_held).map(Err)
+        self.clock.poll(cx, driver, moved, is_held).map(|late| Err(self.failed.take().unwrap_or(late)))
     }
 
     fn ended(&mut self, result: io::Result<()>) -> Relayed {

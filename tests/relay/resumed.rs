@@ -1,9 +1,10 @@
 //! Stopped in the middle, and gone on with: what is left, who holds what, and other ends than before.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use ringmain::ops::{self, End, HalfClose, RelayRoute, Residue, fs, net};
 use ringmain::{Fd, Runtime};
@@ -197,5 +198,21 @@ fn room_that_was_not_reserved_yet_is_reserved_when_it_goes_on() {
             return;
         }
         assert!(reserved(&twin) >= 10 << 20);
+    });
+}
+
+#[test]
+fn the_error_of_a_sink_is_not_hidden_by_the_time_that_runs_out_after_it() {
+    without_hanging(|| {
+        for route in ROUTES {
+            let (mut client, a) = UnixStream::pair().unwrap();
+            let (b, server) = UnixStream::pair().unwrap();
+            server.shutdown(Shutdown::Read).unwrap();
+            client.write_all(b"an upload that nobody wants").unwrap();
+            let (a, b) = (net::UnixStream::from(a), net::UnixStream::from(b));
+            let relay = ops::relay(&a, &b).route(route).idle_timeout(Duration::from_millis(20));
+            let ended = Runtime::new().unwrap().block_on(relay);
+            assert_eq!(ended.result.unwrap_err().kind(), ErrorKind::BrokenPipe, "by {route:?}");
+        }
     });
 }
