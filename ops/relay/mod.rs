@@ -125,7 +125,7 @@ pub fn relay(a: &impl AsRef<Fd>, b: &impl AsRef<Fd>) -> Relay {
 /// As for [`relay`]. A cancel, or a limit of time, waits for the step that a disk blocks: what it moves is counted.
 ///
 /// # Errors
-/// As for [`relay`]; an offset for an end that has none -> `InvalidInput`.
+/// As for [`relay`]; an offset for an end that has none, or one pipe for both -> `InvalidInput`.
 ///
 /// # Examples
 /// ```

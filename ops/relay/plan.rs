@@ -35,6 +35,12 @@ impl Plan {
                 ));
             }
         }
+        if source == Kind::Pipe && sink == Kind::Pipe && is_same(from, to)? {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "both ends of this relay are the same pipe, which would go round for ever; give it another one",
+            ));
+        }
         let forces_splice = matches!(route, RelayRoute::Inline | RelayRoute::Ring);
         let splices = match (hindrance(from, source)?, hindrance(to, sink)?) {
             _ if route == RelayRoute::Copy => Err(RouteReason::Forced),
@@ -69,6 +75,11 @@ impl Plan {
     pub(super) fn can_poll_source(&self) -> bool {
         self.from != Kind::Disk
     }
+}
+
+fn is_same(from: &End, to: &End) -> io::Result<bool> {
+    let (from, to) = (rustix::fs::fstat(from.hold.as_fd())?, rustix::fs::fstat(to.hold.as_fd())?);
+    Ok((from.st_dev, from.st_ino) == (to.st_dev, to.st_ino))
 }
 
 /// What keeps this end out of a splice.

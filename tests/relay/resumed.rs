@@ -11,7 +11,7 @@ use ringmain::{Fd, Runtime};
 use rustix::io::Errno;
 
 use crate::ROUTES;
-use crate::peers::{fill, poll_once, read_to_end, stays_pending, turn, without_hanging};
+use crate::peers::{fill, pattern, poll_once, read_to_end, stays_pending, turn, without_hanging};
 
 /// A direction that was stopped with these bytes in a pipe, as its sink was full.
 async fn stopped_in_a_pipe(bytes: &[u8]) -> ops::StoppedForward {
@@ -213,6 +213,21 @@ fn the_error_of_a_sink_is_not_hidden_by_the_time_that_runs_out_after_it() {
             let relay = ops::relay(&a, &b).route(route).idle_timeout(Duration::from_millis(20));
             let ended = Runtime::new().unwrap().block_on(relay);
             assert_eq!(ended.result.unwrap_err().kind(), ErrorKind::BrokenPipe, "by {route:?}");
+        }
+    });
+}
+
+#[test]
+fn a_pipe_is_not_relayed_into_itself() {
+    without_hanging(|| {
+        for route in ROUTES {
+            let (reader, writer) = ops::pipe().unwrap();
+            rustix::io::write(&writer, &pattern(1, 10)).unwrap();
+            let ended = Runtime::new().unwrap().block_on(ops::forward(&reader, &writer).route(route));
+            let error = ended.result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "by {route:?}");
+            assert!(error.to_string().contains("same pipe"), "{error}");
+            assert_eq!(ended.flow.bytes_in, 0);
         }
     });
 }
