@@ -23,7 +23,12 @@ const POLL_ADD: u8 = 6;
 const ASYNC_CANCEL: u8 = 14;
 const SPLICE: u8 = 30;
 
+const CQE_F_MORE: u32 = 1 << 1;
+
 const ERESTARTSYS: i32 = 512;
+
+/// What a poll may say that nobody has asked for: `POLLERR`, `POLLRDHUP`, and both.
+const SIGNALS: [i32; 3] = [0x0008, 0x2000, 0x2008];
 
 /// The counts after so many answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +94,15 @@ fn kernel(script: &Script, oracle: &RefCell<Oracle>, random: &RefCell<Random>) {
         match pending.entry.opcode {
             ASYNC_CANCEL => {}
             POLL_ADD if cancelled(key) => script.complete(key, -Errno::CANCELED.raw_os_error()),
-            POLL_ADD if dice > 0 => script.complete(key, i32::from(pending.entry.op_flags as u16)),
+            POLL_ADD if dice > 0 => {
+                let events = match random.borrow_mut().below(8) {
+                    signal @ 0..3 => SIGNALS[signal as usize],
+                    _ => i32::from(pending.entry.op_flags as u16),
+                };
+                // One of many answers says that there are more to come, unless the kernel has ended it.
+                let is_last = pending.entry.len == 0 || random.borrow_mut().below(8) == 0;
+                script.complete_with(key, events, if is_last { 0 } else { CQE_F_MORE });
+            }
             // A splice that is told to stop may have moved something, or not.
             SPLICE if cancelled(key) && dice < 2 => script.complete(key, -ERESTARTSYS),
             SPLICE if cancelled(key) || dice > 0 => {
