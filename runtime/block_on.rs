@@ -38,6 +38,21 @@ pub(crate) trait Park {
 ///
 /// It lives on the thread that made it. Dropping it drops every task on that thread, waits for wakes that other threads
 /// have begun, and then lets the ring finish; wakers and handles that are left over do nothing from then on.
+///
+/// # Processes that fork
+/// A process may start others at any time, with anything in flight: nothing changes for it. What a child by `fork(2)` may do
+/// with its copy of the runtime is exec or `_exit(2)`, as `std::process::Command` does. It must not call, poll or drop the
+/// runtime, its operations, its leases and registry, or anything else made from them, nor end by `exit(3)` or a return from
+/// `main` where that drops one of them. The ring's memory is not the child's (`MADV_DONTFORK`), so that it dies of `SIGSEGV`
+/// when it looks at it; where only the descriptors are used, they are the parent's ring still. Its own runtime is one that it
+/// builds after an exec.
+///
+/// Descriptors of rings, and what operations make, are close-on-exec; a child that neither execs nor ends keeps the
+/// parent's ring, and each socket that was open, from going. Pages of the registry are private memory: the child has
+/// copies, made at the fork for what is pinned, so that the kernel goes on writing into the parent's.
+///
+/// # References
+/// `fork(2)`, `madvise(2)` (`MADV_DONTFORK`), `_exit(2)`; `copy_present_page` in `mm/memory.c`.
 pub struct Runtime {
     context: Rc<Context>,
     /// What `context` sees as its park; `None` in a test that has a park without a ring.
