@@ -12,7 +12,7 @@ use crate::unmapping::{LARGE, mapped};
 use crate::{Census, alone, rings, workers_end};
 
 /// Eight tasks that wait for what never comes: in memory, in pages, for a connection, in a worker thread.
-fn wait_for_ever(runtime: &Runtime) -> (Vec<JoinHandle<()>>, impl Sized + use<>) {
+pub(crate) fn wait_for_ever(runtime: &Runtime) -> (Vec<JoinHandle<()>>, impl Sized + use<>) {
     let registry = runtime.driver().registry().clone();
     let (read, a) = pipe();
     let (fixed, b) = pipe();
@@ -39,7 +39,7 @@ fn wait_for_ever(runtime: &Runtime) -> (Vec<JoinHandle<()>>, impl Sized + use<>)
 }
 
 /// Until all eight are with the kernel.
-async fn all_wait(runtime: &Runtime) {
+pub(crate) async fn all_wait(runtime: &Runtime) {
     while runtime.driver().operations_active() < 8 {
         one_turn().await;
     }

@@ -3,6 +3,7 @@
 //!
 //! The counts are the whole process's, so one test runs at a time.
 
+mod children;
 mod counts;
 mod memory;
 #[path = "../parked/mod.rs"]
