@@ -27,10 +27,14 @@ impl Builder {
     /// Use the pages of this registry, which other runtimes may use as well, on this thread or on others. What the
     /// configuration says of pages is not looked at then, but for whether they are registered.
     ///
-    /// Each ring has its own table of registered buffers: the first one pins the memory, and a later one takes over
-    /// what is pinned where the kernel can do that (Linux 6.12, 6.13 for a registry that grows; rings of different
-    /// threads only where both are built without `SINGLE_ISSUER`), or pins it once more, which counts towards
-    /// RLIMIT_MEMLOCK once more.
+    /// Each ring has its own table of registered buffers, and pinning them counts towards RLIMIT_MEMLOCK. The first ring
+    /// pins the pages that the registry begins with. A later one looks at that of the living rings that has had the
+    /// registry longest: it takes over what that one has pinned, at no charge, if the kernel can do that (Linux 6.12,
+    /// 6.13 for a registry that grows) and the ring is of the same thread or of none. A ring in mode
+    /// [`Defer`](crate::RingMode::Defer), which is the default, or [`Coop`](crate::RingMode::Coop) is of its thread from
+    /// Linux 6.0 on (`IORING_SETUP_SINGLE_ISSUER`), and the kernel refuses the others with `EEXIST`. Where nothing can be
+    /// taken over the ring pins the pages once more: with one runtime on each thread, they are charged once for each
+    /// runtime. What the registry grows by is pinned, and charged, once for each ring in any case.
     ///
     /// # Examples
     /// ```
@@ -49,6 +53,10 @@ impl Builder {
     /// assert_eq!(registry.snapshot().pages_leased, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # References
+    /// `io_uring_register(2)` (`IORING_REGISTER_CLONE_BUFFERS`), `io_uring_setup(2)` (`IORING_SETUP_SINGLE_ISSUER`);
+    /// `io_register_clone_buffers` in `io_uring/rsrc.c`.
     #[must_use]
     pub fn registry(mut self, registry: Registry) -> Self {
         self.registry = Some(registry);

@@ -8,6 +8,7 @@ mod counts;
 mod memory;
 #[path = "../parked/mod.rs"]
 mod parked;
+mod pinned;
 #[path = "../rings/mod.rs"]
 mod rings;
 #[path = "../turns/mod.rs"]
