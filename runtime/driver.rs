@@ -433,6 +433,11 @@ impl Driver {
         group
     }
 
+    /// Whether this driver's kernel is played by a test, system calls included: nothing may be done past it then.
+    pub(crate) fn is_played(&self) -> bool {
+        !self.has_unpark
+    }
+
     /// What this driver has done so far.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
