@@ -84,23 +84,9 @@ impl Operation for PollOnce {
         sqe.poll(self.fd.as_fd(), self.events)
     }
 
-    fn decode(self, completion: Completion) -> io::Result<PollFlags> {
-        answered(completion)
+    fn decode(self, mut completion: Completion) -> io::Result<PollFlags> {
+        events(&mut completion)
     }
-}
-
-/// What was waiting when the last handle went has been cancelled. What would begin to wait now, between two steps of
-/// something longer, would be found by nobody.
-fn refuse_hung_up(fd: &FdHold) -> io::Result<()> {
-    if fd.is_hung_up() {
-        return Err(io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error()));
-    }
-    Ok(())
-}
-
-fn answered(mut completion: Completion) -> io::Result<PollFlags> {
-    // The kernel answers with events of 16 bits, whatever room the result has.
-    completion.result().map(|events| PollFlags::from_bits_retain(events as u16))
 }
 
 /// What the last wait for an end brought instead of what it asked for: the one, and the other.
@@ -173,11 +159,18 @@ impl Future for Readiness {
     }
 }
 
-/// An item for what holds at the start, if anything does, and one each time something changes.
+/// One poll for all that comes: it answers once if an event holds when it is armed, and after that each time that
+/// something happens, which is no promise that it holds still. What has been answered and not been looked at is one item.
 #[derive(Debug)]
-struct PollEach {
+pub(super) struct PollEach {
     fd: FdHold,
     events: PollFlags,
+}
+
+impl PollEach {
+    pub(super) fn new(fd: FdHold, events: PollFlags) -> Self {
+        Self { fd, events }
+    }
 }
 
 impl MultishotOperation for PollEach {
@@ -188,7 +181,21 @@ impl MultishotOperation for PollEach {
         sqe.poll(self.fd.as_fd(), self.events)
     }
 
-    fn item(&self, completion: Completion) -> Self::Item {
-        answered(completion)
+    fn item(&self, mut completion: Completion) -> io::Result<PollFlags> {
+        events(&mut completion)
     }
+}
+
+/// What was waiting when the last handle went has been cancelled. What would begin to wait now, between two steps of
+/// something longer, would be found by nobody.
+fn refuse_hung_up(fd: &FdHold) -> io::Result<()> {
+    if fd.is_hung_up() {
+        return Err(io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error()));
+    }
+    Ok(())
+}
+
+/// The kernel answers with events of 16 bits, whatever room the result has.
+fn events(completion: &mut Completion) -> io::Result<PollFlags> {
+    completion.result().map(|events| PollFlags::from_bits_retain(events as u16))
 }

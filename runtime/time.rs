@@ -157,6 +157,13 @@ impl Sleep {
         self.rearm(Some(deadline));
     }
 
+    /// Whether its task has been woken by it, so that it is to be polled. What asks often and polls seldom spares itself
+    /// the looks at the clock.
+    #[inline]
+    pub(crate) fn has_fired(&self) -> bool {
+        self.deadline.is_some() && self.deadline <= self.timers.fired.get()
+    }
+
     fn rearm(&mut self, deadline: Option<Instant>) {
         self.disarm();
         self.deadline = deadline;
@@ -318,6 +325,8 @@ pub(crate) struct Timers {
     state: RefCell<State>,
     /// Whether there is no timer: what every pass of the loop asks twice.
     is_empty: Cell<bool>,
+    /// Up to when timers have fired.
+    fired: Cell<Option<Instant>>,
     closed: Cell<bool>,
 }
 
@@ -337,6 +346,7 @@ impl Timers {
             clock: Box::new(clock),
             state: RefCell::default(),
             is_empty: Cell::new(true),
+            fired: Cell::new(None),
             closed: Cell::new(false),
         }
     }
@@ -363,6 +373,7 @@ impl Timers {
     /// Wakes every timer that is due at `now`, earliest first. Each is out of the map before it is woken, so if one waker
     /// panics the others are still there for the next turn.
     pub(crate) fn fire(&self, now: Instant) {
+        self.fired.set(Some(now));
         while let Some(waker) = self.pop_due(now) {
             waker.wake();
         }

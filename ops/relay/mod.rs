@@ -13,6 +13,7 @@ mod limits;
 mod plan;
 mod pump;
 mod stopped;
+mod watch;
 
 use std::future::Future;
 use std::io;
@@ -305,7 +306,10 @@ impl Relay {
                 return self.advance(cx, driver);
             }
         }
-        let moved = self.a_to_b.flow().total() + self.b_to_a.flow().total();
+        if self.a_to_b.is_suspect(cx, driver) | self.b_to_a.is_suspect(cx, driver) {
+            return self.advance(cx, driver);
+        }
+        let moved = self.a_to_b.moved() + self.b_to_a.moved();
         let is_held = was_paced || self.a_to_b.is_paced() || self.b_to_a.is_paced();
         self.clock.poll(cx, driver, moved, is_held).map(|late| Err(self.failed.take().unwrap_or(late)))
     }
@@ -418,16 +422,17 @@ impl Forward {
 impl Future for Forward {
     type Output = Forwarded;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Forwarded> {
-        let this = self.get_mut();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Forwarded> {
+        let this = &mut *self;
         let driver = Driver::current();
         if !matches!(this.ending, Some(Ending::Stop(_))) {
             let was_paced = this.pump.is_paced();
             match this.pump.poll(cx, &driver) {
                 Poll::Ready(Ok(())) => return Poll::Ready(this.ended(Ok(()))),
                 Poll::Ready(Err(error)) => this.ending = Some(Ending::Stop(Some(error))),
+                Poll::Pending if this.pump.is_suspect(cx, &driver) => return self.poll(cx),
                 Poll::Pending => {
-                    let (moved, is_held) = (this.pump.flow().total(), was_paced || this.pump.is_paced());
+                    let (moved, is_held) = (this.pump.moved(), was_paced || this.pump.is_paced());
                     match this.clock.poll(cx, &driver, moved, is_held) {
                         Poll::Ready(error) => this.ending = Some(Ending::Stop(Some(error))),
                         Poll::Pending => return Poll::Pending,

@@ -27,6 +27,7 @@ use super::flow::{Flow, LiveFlow, RelayRoute, RouteReason};
 use super::limits::{Limiter, Limits};
 use super::plan::Plan;
 use super::stopped::Rest;
+use super::watch::{Emptied, Watch};
 use crate::ops::Read;
 use crate::ops::pipe::PipePool;
 use crate::ops::poll::{Readiness, Signals};
@@ -51,6 +52,10 @@ pub(super) struct Pump {
     pool: Option<Rc<PipePool>>,
     /// Bytes to be reserved in the sink.
     preallocate: u64,
+    watch: Watch,
+    emptied: Emptied,
+    /// What it ends with when its watch has ended.
+    failure: Option<io::Error>,
     /// Whether an end may be a file on a disk.
     takes_files: bool,
     is_taking: bool,
@@ -82,7 +87,11 @@ enum Step {
     /// Something is inside: give it to the sink.
     Drain,
     AwaitSource(Readiness),
+    /// As above, by the poll that stays armed.
+    Watch,
     AwaitSink(Readiness),
+    /// The source has been silent since it was emptied by the rule: ask it once more.
+    Suspect,
     /// The source may have something, and is given the time to have more.
     Hold(Sleep),
     /// The rate allows nothing before then.
@@ -147,6 +156,9 @@ impl Pump {
             scratch: None,
             pool: None,
             preallocate: 0,
+            watch: Watch::new(),
+            emptied: Emptied::No,
+            failure: None,
             takes_files: true,
             is_taking: true,
             is_stopping: false,
@@ -190,6 +202,12 @@ impl Pump {
         self.work.flow
     }
 
+    /// Bytes that have been taken, and given.
+    #[inline]
+    pub(super) fn moved(&self) -> u64 {
+        self.work.flow.total()
+    }
+
     /// Whether what ended this with an error was its sink, so that its source may well have peers that go on.
     pub(super) fn sink_failed(&self) -> bool {
         self.sink_failed
@@ -205,6 +223,21 @@ impl Pump {
         self.work.flow.is_finished || self.work.flow.has_reached_limit
     }
 
+    /// Look whether a source that was emptied by the rule has been silent for long: true if it has to be asked once
+    /// more, by another poll of this.
+    #[inline]
+    pub(super) fn is_suspect(&mut self, cx: &mut Context<'_>, driver: &Driver) -> bool {
+        let is_guarded = matches!(self.step, Step::Watch) && self.emptied == Emptied::ByRule;
+        if !is_guarded || !self.watch.is_guard_due() {
+            return false;
+        }
+        if self.watch.poll_guard(cx, driver, self.work.flow.hops).is_pending() {
+            return false;
+        }
+        self.step = Step::Suspect;
+        true
+    }
+
     /// Take no more; what is inside is still delivered.
     pub(super) fn stop_taking(&mut self) {
         self.is_taking = false;
@@ -217,6 +250,8 @@ impl Pump {
 
     /// Move until the source has ended, or an end is not ready.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<io::Result<()>> {
+        // One that is told to end may do so while others wait.
+        let _is_left = self.watch.poll_left(cx);
         let mut outcome = self.advance(cx, driver);
         if matches!(&outcome, Poll::Ready(Err(_))) {
             self.step = Step::Finished;
@@ -227,6 +262,13 @@ impl Pump {
         {
             // The answer of a step that was told to stop is the stop itself.
             outcome = Poll::Ready(Ok(()));
+        }
+        if self.watch.is_armed() && outcome.is_ready() {
+            self.watch.leave();
+            if let (Poll::Ready(result), Poll::Pending) = (&mut outcome, self.watch.poll_left(cx)) {
+                self.failure = std::mem::replace(result, Ok(())).err();
+                outcome = Poll::Pending;
+            }
         }
         self.publish();
         outcome
@@ -242,6 +284,7 @@ impl Pump {
                 _ => {}
             }
         }
+        self.watch.leave();
         // An error of a step that was told to stop is the stop itself.
         let _stopped = match &mut self.step {
             // A poll that is merely dropped would keep the stream from its owner for another turn.
@@ -261,6 +304,7 @@ impl Pump {
             _ => Ok(()),
         };
         self.step = Step::Drain;
+        ready!(self.watch.poll_left(cx));
         // The first write may find out that the sink knows no way not to wait.
         while self.plan.is_some_and(|plan| !plan.waits_out)
             && self.work.carrier.inside() > 0
@@ -287,7 +331,11 @@ impl Pump {
     }
 
     /// Give the pipe or the buffer back.
+    #[inline]
     fn let_go(&mut self) {
+        if matches!(self.work.carrier, Carrier::Nothing) {
+            return;
+        }
         self.work.carrier.let_go(self.scratch.as_deref());
     }
 
@@ -314,17 +362,34 @@ impl Pump {
             }
             match &mut self.step {
                 Step::Finished => {
+                    self.watch.leave();
+                    ready!(self.watch.poll_left(cx));
                     self.let_go();
-                    return Poll::Ready(Ok(()));
+                    return Poll::Ready(self.failure.take().map_or(Ok(()), Err));
                 }
                 Step::Begin => {
                     // A poll first: most streams have nothing yet when a relay begins.
-                    self.step = if self.work.limiter.is_used_up() { Step::Fill } else { self.await_source()? };
+                    if self.work.limiter.is_used_up() {
+                        self.step = Step::Fill;
+                    } else {
+                        self.await_source()?;
+                    }
                 }
                 Step::AwaitSource(poll) => {
                     self.signals = ready!(Pin::new(poll).poll(cx))?;
                     self.source_was_ready = true;
                     self.step = Step::Fill;
+                }
+                Step::Watch => {
+                    let has_come = ready!(self.watch.poll(cx))?;
+                    if has_come {
+                        self.source_was_ready = true;
+                        // Most often this is what it does next as well.
+                        self.fill(driver)?;
+                    } else {
+                        // A poll that has ended is armed again, which asks the source.
+                        self.await_source()?;
+                    }
                 }
                 Step::AwaitSink(poll) => {
                     let outcome = ready!(Pin::new(poll).poll(cx));
@@ -337,6 +402,16 @@ impl Pump {
                     self.step = Step::Fill;
                 }
                 Step::Fill => self.fill(driver)?,
+                Step::Suspect => {
+                    self.watch.retire();
+                    // What a splice does not see would be behind urgent data.
+                    self.source_was_ready = true;
+                    let hops = self.work.flow.hops;
+                    self.fill(driver)?;
+                    if self.work.flow.hops > hops {
+                        self.watch.distrust();
+                    }
+                }
                 Step::Drain => self.drain(driver)?,
                 Step::Permit(hop, place) => {
                     let hop = *hop;
@@ -368,16 +443,29 @@ impl Pump {
     /// Whether the step at hand is one that takes, or waits to take, from the source.
     fn would_take(&self) -> bool {
         match &self.step {
-            Step::Begin | Step::Fill | Step::AwaitSource(_) | Step::Hold(_) | Step::Pace(_) => true,
+            Step::Begin
+            | Step::Fill
+            | Step::AwaitSource(_)
+            | Step::Watch
+            | Step::Suspect
+            | Step::Hold(_)
+            | Step::Pace(_) => true,
             Step::Permit(hop, _) => *hop != Hop::Out,
             _ => false,
         }
     }
 
+    #[inline]
     fn plan(&mut self) -> io::Result<Plan> {
-        if let Some(plan) = self.plan {
-            return Ok(plan);
+        match self.plan {
+            Some(plan) => Ok(plan),
+            None => self.make_plan(),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_plan(&mut self) -> io::Result<Plan> {
         let plan = Plan::new(&self.from, &self.to, self.route)?;
         if !self.takes_files && (plan.from == Kind::Disk || plan.to == Kind::Disk) {
             return Err(io::Error::new(
@@ -471,7 +559,8 @@ impl Pump {
                 }
                 self.let_go();
                 self.work.choice.pause();
-                self.step = self.await_source()?;
+                self.emptied = Emptied::Proven;
+                self.await_source()?;
             }
             (Hop::Out, Ok(0)) => return self.fail(hop, io::Error::from(io::ErrorKind::WriteZero)),
             (_, Ok(0)) if self.may_hide_bytes() => return self.receive_instead(driver),
@@ -489,7 +578,11 @@ impl Pump {
             (Hop::Out, Ok(count)) => {
                 self.gave(count);
                 self.work.carrier.gave(count);
-                self.step = if self.work.carrier.inside() > 0 { Step::Drain } else { self.after_hop(driver)? };
+                if self.work.carrier.inside() > 0 {
+                    self.step = Step::Drain;
+                } else {
+                    self.after_hop(driver)?;
+                }
             }
             (_, Err(error)) if only_waits(&error) && !self.work.carrier.is_pipe() => self.wait_in_ring(hop, error)?,
             (_, Err(error)) if self.cannot_splice(hop, &error) => self.copy_from_now_on(driver)?,
@@ -499,16 +592,18 @@ impl Pump {
     }
 
     /// All that was taken has been given: fill again, or wait for more?
-    fn after_hop(&mut self, driver: &Driver) -> io::Result<Step> {
+    fn after_hop(&mut self, driver: &Driver) -> io::Result<()> {
         let plan = self.plan()?;
         if self.work.carrier.was_filled() || self.work.limiter.is_used_up() || !plan.can_poll_source() {
-            return Ok(Step::Fill);
+            self.step = Step::Fill;
+            return Ok(());
         }
         // The source gave less than there was room for: it is most likely empty now, and waiting for it lets the next
         // hop be a fuller one.
         self.let_go();
         if self.work.choice.holds() && self.is_taking {
-            return Ok(Step::Hold(sleep_until(hold_until(driver.now()))));
+            self.step = Step::Hold(sleep_until(hold_until(driver.now())));
+            return Ok(());
         }
         self.await_source()
     }
@@ -636,11 +731,30 @@ impl Pump {
             && error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
     }
 
-    fn await_source(&mut self) -> io::Result<Step> {
-        if !self.plan()?.can_poll_source() {
-            return Ok(Step::Fill);
+    /// Wait for the source, in the way that is next for it.
+    fn await_source(&mut self) -> io::Result<()> {
+        let plan = self.plan()?;
+        if plan.from == Kind::Socket && self.emptied != Emptied::No && !self.work.choice.is_bulk() {
+            if self.watch.is_next(&self.from.hold) {
+                // Setting a step looks what the one before has to let go of.
+                if !matches!(self.step, Step::Watch) {
+                    self.step = Step::Watch;
+                }
+                return Ok(());
+            }
+            if self.watch.has_ended() && self.emptied == Emptied::ByRule {
+                self.step = Step::Fill;
+                return Ok(());
+            }
+        } else if self.watch.is_armed() {
+            self.watch.retire();
         }
-        Ok(Step::AwaitSource(self.signals.wait(&self.from.hold, PollFlags::IN)))
+        self.step = if plan.can_poll_source() {
+            Step::AwaitSource(self.signals.wait(&self.from.hold, PollFlags::IN))
+        } else {
+            Step::Fill
+        };
+        Ok(())
     }
 
     fn await_sink(&self) -> Step {

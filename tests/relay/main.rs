@@ -14,6 +14,7 @@ mod ends;
 mod model;
 mod resumed;
 mod signals;
+mod watch;
 
 use ringmain::ops::RelayRoute;
 

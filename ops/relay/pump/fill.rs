@@ -14,6 +14,7 @@ use crate::ops::relay::copying::{RingCopy, give_now, take_now};
 use crate::ops::relay::flow::{RelayRoute, RouteReason};
 use crate::ops::relay::limits::Allowance;
 use crate::ops::relay::plan::Plan;
+use crate::ops::relay::watch::Emptied;
 use crate::ops::route::{Kind, RingPermits};
 use crate::ops::splice::Splice;
 use crate::runtime::{Driver, sleep_until};
@@ -50,6 +51,7 @@ impl Pump {
             return Ok(());
         }
         let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
+        self.emptied = Emptied::No;
         let outcome = attempt(driver, self.splice(Hop::In, most));
         self.settle(driver, Hop::In, outcome)
     }
@@ -100,6 +102,7 @@ impl Pump {
         self.work.flow.goes(RelayRoute::Copy, reason);
         let buffer = match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
             Carrier::Buffer { bytes, .. } if bytes.capacity() >= COPY_BYTES => bytes,
+            Carrier::Nothing => self.scratch(driver).take(),
             mut other => {
                 other.let_go(None);
                 self.scratch(driver).take()
@@ -110,6 +113,10 @@ impl Pump {
             return Ok(());
         }
         let (outcome, buffer) = take_now(driver, &self.from, plan.from, buffer, most);
+        self.emptied = match outcome {
+            Ok(count) if count < most => Emptied::ByRule,
+            _ => Emptied::No,
+        };
         match outcome {
             Ok(count) if count > 0 && count < COPY_BYTES && !plan.waits_out => {
                 self.hand_on(driver, plan, count, buffer)
@@ -159,8 +166,7 @@ impl Pump {
         }
         self.gave(count);
         self.scratch(driver).give_back(buffer);
-        self.step = self.after_hop(driver)?;
-        Ok(())
+        self.after_hop(driver)
     }
 
     /// From the source to the sink in one splice: one of them is a pipe.
