@@ -34,6 +34,7 @@
 mod answered;
 mod arrivals;
 mod cancelling;
+mod readiness;
 #[cfg(test)]
 mod tests;
 
@@ -59,6 +60,7 @@ use super::registry::{FixedBuf, RingPages};
 use super::ring::Cqe;
 use super::sqe::poll_entry;
 use super::waking::Waking;
+pub(crate) use readiness::{Noted, Readiness};
 
 /// Bits of `user_data` that hold the index; the rest holds the sequence.
 const INDEX_BITS: u32 = 24;
@@ -152,6 +154,10 @@ pub(crate) struct Slot {
     state: Cell<State>,
     cancel: Cell<Cancel>,
     is_multishot: Cell<bool>,
+    /// A multishot poll, whose items are one while nobody takes them (`readiness`).
+    is_poll: Cell<bool>,
+    /// Whoever polls that has found nothing since it was last woken.
+    is_awaited: Cell<bool>,
     /// What was answered, from the first answer on until it is taken.
     result: Cell<i32>,
     flags: Cell<u32>,
@@ -369,6 +375,7 @@ impl Slots {
             let mut items = slot.items.borrow_mut();
             assert!(items.ready.is_empty(), "the items of one stream were left to the next");
             items.paused = false;
+            slot.is_poll.set(false);
         }
         self.active += 1;
         slot
@@ -388,6 +395,8 @@ impl Slots {
             state: Cell::new(State::Vacant),
             cancel: Cell::new(Cancel::No),
             is_multishot: Cell::new(false),
+            is_poll: Cell::new(false),
+            is_awaited: Cell::new(false),
             result: Cell::new(0),
             flags: Cell::new(0),
             notice: Cell::new(None),
@@ -633,6 +642,9 @@ impl Slots {
 
     /// The next item of a multishot operation.
     pub(crate) fn next(&mut self, slot: &Slot) -> Next {
+        if let Some(readiness) = slot.take_readiness() {
+            return Next::Item(readiness);
+        }
         let mut items = slot.items.borrow_mut();
         if let Some(completion) = items.ready.pop_front() {
             return Next::Item(completion);
@@ -649,7 +661,10 @@ impl Slots {
                 self.vacate(slot);
                 Next::Ended
             }
-            _ => Next::Pending,
+            _ => {
+                slot.is_awaited.set(true);
+                Next::Pending
+            }
         }
     }
 

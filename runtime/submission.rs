@@ -21,7 +21,7 @@ use super::body::{Body, Heading};
 use super::buf::Ticket;
 use super::completion::Completion;
 use super::driver::{Admission, Driver};
-use super::inflight::{Next, Slot};
+use super::inflight::{Next, Readiness, Slot};
 use super::operation::{MultishotOperation, Operation};
 pub use answer::Answer;
 
@@ -351,6 +351,8 @@ impl<O: Operation> fmt::Debug for Submission<O> {
 pub struct Multishot<O: MultishotOperation> {
     operation: Option<O>,
     stage: Stage,
+    /// Of a poll: whether what it has seen that nobody has looked at is one item.
+    is_merged: bool,
 }
 
 impl<O: MultishotOperation> Unpin for Multishot<O> {}
@@ -358,7 +360,14 @@ impl<O: MultishotOperation> Unpin for Multishot<O> {}
 impl<O: MultishotOperation> Multishot<O> {
     /// A stream of this operation's items. Nothing happens before it is polled.
     pub fn new(operation: O) -> Self {
-        Self { operation: Some(operation), stage: Stage::Fresh }
+        Self { operation: Some(operation), stage: Stage::Fresh, is_merged: false }
+    }
+
+    /// The same for a poll, of which one item says all that was seen since the last one was taken.
+    pub(crate) fn merged(poll: O) -> Self {
+        let mut stream = Self::new(poll);
+        stream.is_merged = true;
+        stream
     }
 
     /// Ask for the end of the operation: the stream yields what has already come, then how it ended if the kernel had
@@ -380,6 +389,21 @@ impl<O: MultishotOperation> Multishot<O> {
     fn take_operation(&mut self) -> O {
         self.stage.finish();
         self.operation.take().expect("an operation starts once")
+    }
+
+    /// The events that a poll has seen, as its stream would tell, without making an item of them. `None`: the stream has
+    /// to be polled.
+    #[inline(always)]
+    pub(crate) fn poll_events(&self, waker: &Waker) -> Option<Poll<u32>> {
+        let Stage::InFlight { driver, slot } = &self.stage else { return None };
+        belongs_here(driver);
+        slot.poll_readiness(waker).map(|readiness| readiness.map(Readiness::events))
+    }
+
+    /// Whether the stream of a poll has nothing new, and will wake this when it has.
+    #[inline(always)]
+    pub(crate) fn is_quiet(&self, waker: &Waker) -> bool {
+        matches!(&self.stage, Stage::InFlight { slot, .. } if slot.is_quiet(waker))
     }
 
     /// As [`Submission`]'s.
@@ -414,6 +438,7 @@ impl<O: MultishotOperation> Multishot<O> {
             body.encode_multishot::<O>(slot.ticket().sequence, slot.key().user_data())
         }) {
             Ok(heading) => {
+                slot.merge(self.is_merged, heading.opcode);
                 self.stage.fly(driver, slot, heading);
                 Poll::Pending
             }
@@ -429,21 +454,30 @@ impl<O: MultishotOperation> Multishot<O> {
 impl<O: MultishotOperation> Stream for Multishot<O> {
     type Item = O::Item;
 
+    #[inline]
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<O::Item>> {
         let this = self.get_mut();
         let (driver, slot) = match &this.stage {
             Stage::Finished => return Poll::Ready(None),
             Stage::Fresh | Stage::Admitting { .. } => return this.start(cx),
-            Stage::InFlight { driver, slot } => (Rc::clone(driver), Rc::clone(slot)),
+            Stage::InFlight { driver, slot } => (driver, slot),
         };
-        belongs_here(&driver);
-        match driver.next(&slot, cx.waker()) {
+        belongs_here(driver);
+        if let Some(readiness) = slot.poll_readiness(cx.waker()) {
+            return readiness.map(|readiness| Some(slot.body().item::<O>(readiness.completion())));
+        }
+        match driver.next(slot, cx.waker()) {
             Next::Item(completion) => Poll::Ready(Some(slot.body().item::<O>(completion))),
             Next::Pending => Poll::Pending,
-            Next::Rearm => this.arm(driver, slot, Some(cx.waker())),
+            Next::Rearm => {
+                let (driver, slot) = (Rc::clone(driver), Rc::clone(slot));
+                this.arm(driver, slot, Some(cx.waker()))
+            }
             Next::Ended => {
-                this.stage = Stage::Finished;
-                driver.empty(&slot);
+                let stage = mem::replace(&mut this.stage, Stage::Finished);
+                if let Stage::InFlight { driver, slot } = stage {
+                    driver.empty(&slot);
+                }
                 Poll::Ready(None)
             }
         }

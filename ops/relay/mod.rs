@@ -289,6 +289,10 @@ impl Relay {
         // Also if it has just been let go: the time until now was not idle.
         let was_paced = self.a_to_b.is_paced() || self.b_to_a.is_paced();
         for pump in [&mut self.a_to_b, &mut self.b_to_a] {
+            if pump.is_waiting(cx) {
+                pending = true;
+                continue;
+            }
             match pump.poll(cx, driver) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) if pump.sink_failed() => self.failed = self.failed.take().or(Some(error)),

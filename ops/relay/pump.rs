@@ -248,6 +248,14 @@ impl Pump {
         }
     }
 
+    /// Whether [`poll`](Self::poll) would do nothing but wait on.
+    ///
+    /// Of the two directions of a relay mostly one has something to do. The plain version polls both.
+    #[inline]
+    pub(super) fn is_waiting(&self, cx: &Context<'_>) -> bool {
+        matches!(self.step, Step::Watch) && self.is_taking && self.watch.is_quiet(cx)
+    }
+
     /// Move until the source has ended, or an end is not ready.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, driver: &Driver) -> Poll<io::Result<()>> {
         // One that is told to end may do so while others wait.

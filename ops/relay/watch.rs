@@ -99,7 +99,7 @@ impl Watch {
         if self.has_ended || !*self.keeps_rule.get_or_insert_with(|| is_tcp(from)) {
             return false;
         }
-        self.poll = Some(Multishot::new(PollEach::new(from.clone(), PollFlags::IN | PollFlags::RDHUP)));
+        self.poll = Some(Multishot::merged(PollEach::new(from.clone(), PollFlags::IN | PollFlags::RDHUP)));
         true
     }
 
@@ -118,6 +118,12 @@ impl Watch {
     #[inline]
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let Some(poll) = &mut self.poll else { return Poll::Ready(Ok(false)) };
+        if let Some(seen) = poll.poll_events(cx.waker()) {
+            return seen.map(|events| {
+                self.has_ended |= is_end(PollFlags::from_bits_retain(events as u16));
+                Ok(true)
+            });
+        }
         match Pin::new(poll).poll_next(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(events))) => {
@@ -130,6 +136,12 @@ impl Watch {
                 Poll::Ready(Ok(false))
             }
         }
+    }
+
+    /// Whether nothing has come since [`poll`](Self::poll) was last pending.
+    #[inline(always)]
+    pub(super) fn is_quiet(&self, cx: &Context<'_>) -> bool {
+        !self.is_leaving && self.poll.as_ref().is_some_and(|poll| poll.is_quiet(cx.waker()))
     }
 
     /// Wait by a poll each from now on, for so many times at least.

@@ -117,6 +117,7 @@ impl Driver {
         is_done
     }
 
+    #[inline(never)]
     pub(crate) fn next(&self, slot: &Slot, waker: &Waker) -> Next {
         let next = self.core.borrow_mut().slots.next(slot);
         if !matches!(next, Next::Pending) || slot.will_wake(waker) {

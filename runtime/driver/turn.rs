@@ -22,7 +22,7 @@ use super::table::Table;
 use crate::runtime::abi;
 use crate::runtime::body::Lent;
 use crate::runtime::entry::Entry;
-use crate::runtime::inflight::{Key, Settled, Slot, Slots};
+use crate::runtime::inflight::{Key, Noted, Settled, Slot, Slots};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::ring::{Cqe, Queues, Ring, Wait};
 use crate::runtime::waking::{Wakers, Waking};
@@ -422,7 +422,11 @@ impl Outgoing {
     /// Settle a completion of any kind.
     #[inline(never)]
     fn settle(&mut self, cqe: Cqe, table: &mut Table, slots: &mut Slots, after: &mut After, metrics: &Metrics) {
-        self.attention = true;
+        match slots.note(cqe) {
+            Some(Noted::Wake(waking)) => return after.wake(waking),
+            Some(Noted::Nothing) => return,
+            None => self.attention = true,
+        }
         if table.is_released(cqe.user_data) {
             return;
         }

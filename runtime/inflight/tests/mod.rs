@@ -3,6 +3,7 @@
 mod answered;
 mod cancelling;
 mod multishot;
+mod readiness;
 mod single;
 
 use std::io;
