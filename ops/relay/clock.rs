@@ -32,6 +32,12 @@ impl Clock {
         self.total = Some(limit);
     }
 
+    /// Whether [`poll`](Self::poll) would ever be ready.
+    #[inline]
+    pub(super) fn has_limits(&self) -> bool {
+        self.idle.is_some() || self.total.is_some()
+    }
+
     /// The same limits, from the beginning.
     pub(super) fn restarted(&self) -> Self {
         Self { idle: self.idle, total: self.total, ..Self::default() }

@@ -313,6 +313,9 @@ impl Relay {
         if self.a_to_b.is_suspect(cx, driver) | self.b_to_a.is_suspect(cx, driver) {
             return self.advance(cx, driver);
         }
+        if !self.clock.has_limits() {
+            return Poll::Pending;
+        }
         let moved = self.a_to_b.moved() + self.b_to_a.moved();
         let is_held = was_paced || self.a_to_b.is_paced() || self.b_to_a.is_paced();
         self.clock.poll(cx, driver, moved, is_held).map(|late| Err(self.failed.take().unwrap_or(late)))

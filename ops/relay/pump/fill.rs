@@ -100,14 +100,7 @@ impl Pump {
     fn fill_by_copy(&mut self, driver: &Driver, plan: Plan, reason: RouteReason) -> io::Result<()> {
         let Some(most) = self.allowance(driver, COPY_BYTES) else { return Ok(()) };
         self.work.flow.goes(RelayRoute::Copy, reason);
-        let buffer = match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
-            Carrier::Buffer { bytes, .. } if bytes.capacity() >= COPY_BYTES => bytes,
-            Carrier::Nothing => self.scratch(driver).take(),
-            mut other => {
-                other.let_go(None);
-                self.scratch(driver).take()
-            }
-        };
+        let buffer = self.take_buffer(driver);
         if plan.waits_in {
             self.step = Step::Copying(Hop::In, Box::new(RingCopy::read(&self.from, buffer, most)));
             return Ok(());
@@ -152,6 +145,21 @@ impl Pump {
             self.work.flow.goes(RelayRoute::Copy, RouteReason::NoSplice);
         }
         self.copied(driver, Hop::In, outcome, buffer)
+    }
+
+    /// The buffer for the next hop. Most find none there from the one before, and need not take the carrier apart.
+    #[inline]
+    fn take_buffer(&mut self, driver: &Driver) -> Vec<u8> {
+        if matches!(self.work.carrier, Carrier::Nothing) {
+            return self.scratch(driver).take();
+        }
+        match std::mem::replace(&mut self.work.carrier, Carrier::Nothing) {
+            Carrier::Buffer { bytes, .. } if bytes.capacity() >= COPY_BYTES => bytes,
+            mut other => {
+                other.let_go(None);
+                self.scratch(driver).take()
+            }
+        }
     }
 
     /// A message has come. Most sinks take it at once, and then it is over.
