@@ -25,7 +25,8 @@ const FREE_MIN: usize = 8;
 /// more are free than are used.
 #[derive(Debug)]
 pub(in crate::ops) struct PipePool {
-    free: RefCell<Vec<Ends>>,
+    #[expect(clippy::vec_box, reason = "a pipe that is taken and given back keeps its memory")]
+    free: RefCell<Vec<Box<Ends>>>,
     out: Cell<usize>,
     /// Room of all pipes, free and out.
     bytes: Cell<usize>,
@@ -38,7 +39,7 @@ pub(in crate::ops) struct PipePool {
 /// A pipe out of the pool. Dropped, it is closed; [`give_back`](Self::give_back) keeps an empty one.
 #[derive(Debug)]
 pub(in crate::ops) struct PooledPipe {
-    ends: Ends,
+    ends: Box<Ends>,
     place: Place,
 }
 
@@ -92,7 +93,7 @@ impl PipePool {
     }
 
     /// The free pipe that suits best: the last one used that is large enough, or else the last one used.
-    fn best(&self, wanted: usize) -> Option<Ends> {
+    fn best(&self, wanted: usize) -> Option<Box<Ends>> {
         let mut free = self.free.borrow_mut();
         let wanted = wanted.min(self.size_max);
         let at = free.iter().rposition(|ends| ends.size >= wanted).or(free.len().checked_sub(1))?;
@@ -101,7 +102,7 @@ impl PipePool {
         Some(ends)
     }
 
-    fn make(&self) -> Option<Ends> {
+    fn make(&self) -> Option<Box<Ends>> {
         let (reader, writer) = pipe().ok()?;
         let mut size = reader.size().ok()?;
         self.made.set(self.made.get() + 1);
@@ -111,11 +112,11 @@ impl PipePool {
         if self.size_max < size {
             size = writer.grow(self.size_max).ok()?;
         }
-        Some(Ends { reader, writer, size })
+        Some(Box::new(Ends { reader, writer, size }))
     }
 
     /// Keep an empty pipe, and close those that have not been used for the longest time if there are too many.
-    fn keep(&self, ends: Ends) {
+    fn keep(&self, ends: Box<Ends>) {
         let mut free = self.free.borrow_mut();
         self.bytes.set(self.bytes.get() + ends.size);
         free.push(ends);

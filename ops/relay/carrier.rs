@@ -15,7 +15,7 @@ const COMPACT_BYTES: usize = COPY_BYTES / 4;
 pub(super) enum Carrier {
     Nothing,
     Pipe {
-        pipe: Box<PooledPipe>,
+        pipe: PooledPipe,
         inside: usize,
         filled: bool,
     },

@@ -71,7 +71,7 @@ impl Pump {
                 let pool = self.pool.get_or_insert_with(|| PipePool::of(driver));
                 let Some(pipe) = pool.take(wanted) else { return false };
                 self.work.choice.got_pipe(pipe.size());
-                *carrier = Carrier::Pipe { pipe: Box::new(pipe), inside: 0, filled: false };
+                *carrier = Carrier::Pipe { pipe, inside: 0, filled: false };
             }
         }
         true
