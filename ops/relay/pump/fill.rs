@@ -53,7 +53,24 @@ impl Pump {
         let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
         self.emptied = Emptied::No;
         let outcome = attempt(driver, self.splice(Hop::In, most));
-        self.settle(driver, Hop::In, outcome)
+        match outcome {
+            Ok(count) if count > 0 && !plan.ring_out => self.splice_on(driver, count),
+            outcome => self.settle(driver, Hop::In, outcome),
+        }
+    }
+
+    /// Bytes have come into the pipe. Most sinks take all of them at once, and then it is over.
+    ///
+    /// The plain version is two more steps, which come to the same.
+    fn splice_on(&mut self, driver: &Driver, count: usize) -> io::Result<()> {
+        self.took(driver, count);
+        let given = attempt(driver, self.splice(Hop::Out, count));
+        if !matches!(given, Ok(taken) if taken == count) {
+            return self.settle(driver, Hop::Out, given);
+        }
+        self.gave(count);
+        self.work.carrier.gave(count);
+        self.after_hop(driver)
     }
 
     /// Have a pipe of the size that is worth having, or as large as can be; false if there is none.
