@@ -52,6 +52,12 @@ impl After {
         if self.wakes.is_empty() { self.first.take() } else { None }
     }
 
+    /// Whether somebody is to be woken.
+    #[inline]
+    pub(super) fn has_to_wake(&self) -> bool {
+        self.first.is_some() || !self.wakes.is_empty()
+    }
+
     fn next_wake(&mut self) -> Option<Rc<Waking>> {
         self.first.take().or_else(|| self.wakes.pop_front())
     }

@@ -391,7 +391,10 @@ impl Outgoing {
             }
         }
         self.settle_each(ring.reap(), table, slots, after, metrics);
-        Some(Ok(ring.more_work()))
+        // Whoever is woken is likely to want something of the kernel, which its enter then brings together with what is left
+        // there. The plain version enters until nothing is left: a disk then stands still until all of what it has
+        // brought is settled, its tasks have run, and their next reads come in one go.
+        Some(Ok(ring.more_work() && !after.has_to_wake()))
     }
 
     /// Settle completions, and count them.
