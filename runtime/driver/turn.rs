@@ -414,7 +414,8 @@ impl Outgoing {
                 Some(waking) => after.wake(waking),
                 None => {
                     others += 1;
-                    self.settle(cqe, table, slots, after, metrics);
+                    let Cqe { user_data, result, flags } = cqe;
+                    self.settle(user_data, result, flags, &mut Books { table, slots, after, metrics });
                 }
             }
         }
@@ -422,15 +423,18 @@ impl Outgoing {
         metrics.completions.add(settled as u64);
     }
 
-    /// Settle a completion of any kind.
+    /// Settle a completion of any kind. It comes in parts, so that those which [`Slots::complete`] settles are never put
+    /// together in memory.
     #[inline(never)]
-    fn settle(&mut self, cqe: Cqe, table: &mut Table, slots: &mut Slots, after: &mut After, metrics: &Metrics) {
+    fn settle(&mut self, user_data: u64, result: i32, flags: u32, books: &mut Books<'_>) {
+        let Books { table, slots, after, metrics } = books;
+        let cqe = Cqe { user_data, result, flags };
         match slots.note(cqe) {
             Some(Noted::Wake(waking)) => return after.wake(waking),
             Some(Noted::Nothing) => return,
             None => self.attention = true,
         }
-        if table.is_released(cqe.user_data) {
+        if table.is_released(user_data) {
             return;
         }
         match slots.settle(cqe, metrics) {
@@ -450,12 +454,20 @@ impl Outgoing {
             Settled::Dispose(slot, completion) => after.disposals.push_back((slot, completion)),
             Settled::Stale => {
                 metrics.stale.add(1);
-                after.rest.push_back(Rest::Report(cqe.user_data));
+                after.rest.push_back(Rest::Report(user_data));
             }
         }
         metrics.stale.add(slots.take_disbelieved());
         after.rest.extend(slots.take_unclaimed().map(Rest::Lent));
     }
+}
+
+/// What a completion may change, beside what goes out.
+struct Books<'a> {
+    table: &'a mut Table,
+    slots: &'a mut Slots,
+    after: &'a mut After,
+    metrics: &'a Metrics,
 }
 
 /// Push these; there must be space.
