@@ -43,7 +43,8 @@ fn build(example: &str, profile: &Path) {
 fn newest_source(example: &str) -> SystemTime {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut left: Vec<PathBuf> = ["lib.rs", "runtime", "ops"].map(|name| root.join(name)).into();
-    left.push(root.join("examples").join(example));
+    let folder = root.join("examples").join(example);
+    left.push(if folder.is_dir() { folder } else { folder.with_extension("rs") });
     let mut newest = SystemTime::UNIX_EPOCH;
     while let Some(path) = left.pop() {
         if path.is_dir() {
