@@ -165,3 +165,59 @@ fn a_server_takes_the_socket_that_it_was_started_with() {
     server.assert_ends();
     round(new.at, b"hello again");
 }
+
+/// Runs one that is to be refused, and returns its sentence.
+fn refused(arguments: &[&str]) -> String {
+    let output = Command::new(executable()).args(arguments).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?} is refused before it listens");
+    said
+}
+
+/// A connect to a file says what one to a socket says on which nobody listens any more.
+#[test]
+fn a_file_is_not_replaced_by_the_control_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("precious");
+    std::fs::write(&file, "bytes").unwrap();
+    let said = refused(&["--listen", "127.0.0.1:0", "--control", file.to_str().unwrap()]);
+    assert!(said.contains("precious is there, and no socket; choose another --control"), "{said}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"bytes");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let server = Server::start(&folder.path().join("control"));
+    let at = server.at.to_string();
+    let (other, nowhere) = (folder.path().join("other"), folder.path().join("no/control"));
+    let said = refused(&["--listen", &at, "--control", other.to_str().unwrap()]);
+    assert!(said.contains(&format!("cannot listen on {at}: ")) && said.contains("choose another --listen"), "{said}");
+    let said = refused(&["--listen", &taken.to_string(), "--control", nowhere.to_str().unwrap()]);
+    assert!(said.contains("no/control: ") && said.contains("make its directory first"), "{said}");
+}
+
+#[test]
+fn what_a_killed_server_left_behind_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control");
+    drop(Server::start(&control));
+    assert!(control.exists());
+    let server = Server::start(&control);
+    round(server.at, b"hello");
+}
+
+/// Nobody reads any more, and clients are served and succeeded all the same.
+#[test]
+fn a_server_goes_on_when_nobody_reads_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control");
+    let mut server = Server::start(&control);
+    server.lines = BufReader::new(Command::new("true").stdout(Stdio::piped()).spawn().unwrap().stdout.take().unwrap());
+    let new = Server::start(&control);
+    server.assert_ends();
+    round(new.at, b"hello");
+}
