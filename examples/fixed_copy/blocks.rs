@@ -63,15 +63,27 @@ impl Blocks {
                 found = Some((start, end));
             }
         }
+        let Some((start, end)) = found else {
+            self.holes += self.length - self.at;
+            (self.at, self.data_end) = (self.length, self.length);
+            return Ok(false);
+        };
         // Whole pages, as direct operations want them, and never back into what was a block already.
         let page = PAGE as u64;
-        let (start, end) = found.unwrap_or((self.length, self.length));
         let start = (start - start % page).max(self.at).min(self.length);
         self.holes += start - self.at;
         self.at = start;
         self.data_end = end.next_multiple_of(page).min(self.length);
         Ok(self.at < self.data_end)
     }
+}
+
+/// Whether a file has data at its very beginning.
+///
+/// # Errors
+/// Those of `lseek(2)`, with the name of the file.
+pub(crate) fn begins_with_data(file: &Side, length: u64) -> io::Result<bool> {
+    Ok(data_from(file, 0, length)?.is_some_and(|(start, _)| start == 0))
 }
 
 /// The first data at or behind a place: where it begins, and where the hole after it does.

@@ -9,7 +9,7 @@ use ringmain::fs::File;
 use ringmain::{Config, Driver, Runtime};
 use rustix::fs::Mode;
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, begins_with_data};
 use crate::draft::Draft;
 use crate::lanes::Pass;
 use crate::options::Options;
@@ -96,15 +96,17 @@ async fn copied(request: &Request, stop: &Stop) -> io::Result<Ending> {
     let from = Rc::new(Side::new(opened, from, request.direct)?);
     let to_side = Rc::new(Side::new(target, to, request.direct)?);
 
-    let blocks = Blocks::new(vec![from.clone()], source.len(), request.block);
+    // A file of `/sys` says that it has a page of data, and that no block of a disk has it.
+    let is_measured = source.blocks() > 0 || !begins_with_data(&from, source.len())?;
+    let mut length = if is_measured { source.len() } else { 0 };
+    let blocks = Blocks::new(vec![from.clone()], length, request.block);
     let pass = Pass::new(&from, &to_side, blocks, request.block, stop);
-    let bar = progress::show(&pass, "copied", source.len(), request.quiet);
+    let bar = progress::show(&pass, "copied", length, request.quiet);
     // All of it a hole at first, of which only what has data gets blocks of the disk.
-    set_len(&to_side, source.len())?;
+    set_len(&to_side, length)?;
     let passed = pass.copy(request.depth).await;
     drop(bar);
     passed?;
-    let mut length = source.len();
     if let Some(signal) = stop.signal() {
         return Ok(Ending::Stopped(Stopped { signal, moved: pass.moved(), length, to: to.clone() }));
     }
@@ -152,8 +154,8 @@ async fn copied(request: &Request, stop: &Stop) -> io::Result<Ending> {
     Ok(Ending::Done(report))
 }
 
-/// A file that says it is empty may not be: those of `/proc` know their length when they have been read. One buffer, as
-/// they are small. Returns the bytes that there were.
+/// A file that says it is empty may not be: those of `/proc` know their length when they have been read, and those of
+/// `/sys` say one that they do not have. One buffer, as they are small. Returns the bytes that there were.
 async fn copy_unmeasured(pass: &Pass, block: usize) -> io::Result<u64> {
     let mut buffer = pass.lease().await?;
     let mut at = 0;

@@ -126,3 +126,32 @@ fn what_a_symbolic_link_leads_to_is_copied_and_replaced() {
     assert_eq!(folder.read("there/real"), bytes);
     assert!(!folder.names().iter().any(|name| is_draft(name)));
 }
+
+/// `stat` says that a file of `/sys` has the length of a page, and it has less.
+#[test]
+fn a_file_of_sysfs_is_copied_up_to_where_it_ends() {
+    let from = "/sys/kernel/mm/transparent_hugepage/enabled";
+    if !std::path::Path::new(from).exists() {
+        eprintln!("SKIPPED a_file_of_sysfs: this machine has no {from}");
+        return;
+    }
+    for options in [&[][..], &["--verify"]] {
+        let folder = Folder::new();
+        folder.copy(&[options, &[from, "to"]].concat());
+        assert_eq!(folder.read("to"), std::fs::read(from).expect("everybody may read it"));
+    }
+}
+
+/// The last page of such a file is not a whole one.
+#[test]
+fn a_file_that_is_all_hole_takes_nothing_on_the_disk() {
+    let folder = Folder::new();
+    let hole = std::fs::File::create(folder.path("from")).expect("a file");
+    hole.set_len(100_000).expect("a hole");
+    let said = folder.copy(&["from", "to"]);
+    assert!(said.contains("0.1 MB of holes kept"), "{said}");
+    assert!(folder.read("to") == vec![0; 100_000]);
+    if allocated(&folder.path("from")) == 0 {
+        assert_eq!(allocated(&folder.path("to")), 0);
+    }
+}
