@@ -2,6 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -55,10 +56,21 @@ fn name_of_copy(from: &Path, to: &Path) -> io::Result<PathBuf> {
         to.push(name);
     }
     if to.is_symlink() {
-        let link = to;
-        to = fs::canonicalize(&link).map_err(|error| {
-            while_doing(&format!("{} is a symbolic link that leads nowhere; remove it first", link.display()), &error)
-        })?;
+        match fs::canonicalize(&to) {
+            Ok(target) => to = target,
+            // Those of `/proc/self/fd` lead to what has no name: it is looked at as it is.
+            Err(_) if fs::metadata(&to).is_ok_and(|target| !target.is_file()) => {}
+            Err(error) => {
+                let what = format!(
+                    "{} is a symbolic link that leads nowhere; remove it, or choose another name",
+                    to.display()
+                );
+                return Err(while_doing(&what, &error));
+            }
+        }
+    } else if to.as_os_str().as_bytes().ends_with(b"/") {
+        let sentence = format!("{} is no directory; make it first, or leave the `/` at its end out", to.display());
+        return Err(io::Error::new(ErrorKind::NotADirectory, sentence));
     }
     if to.file_name().is_none() {
         let sentence = format!("`{}` is no name for a file", to.display());

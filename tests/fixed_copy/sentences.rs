@@ -37,6 +37,9 @@ fn a_target_that_cannot_be_written_is_told() {
         ("/dev/null", "/dev/null is a pipe, a socket or a device"),
         ("there", "there/from is a directory"),
         ("missing/..", "is no name for a file"),
+        ("new/", "new/ is no directory; make it first"),
+        // It leads to a pipe, which has no name to lead to.
+        ("/dev/stdout", "/dev/stdout is a pipe, a socket or a device"),
     ] {
         let sentence = folder.refused(&["from", to]);
         assert!(sentence.starts_with("fixed_copy: ") && sentence.contains(words), "{to}: {sentence}");
