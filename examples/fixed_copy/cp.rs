@@ -24,7 +24,8 @@ pub(crate) fn run(places: &Places, fsync: bool) -> io::Result<Cost> {
         .status()
         .map_err(|error| while_doing("cannot run cp, to compare with", &error))?;
     if !status.success() {
-        return Err(io::Error::other(format!("cp, to compare with, did not succeed: {status}")));
+        let advice = if status.code().is_some() { "; see to what it has said above" } else { "" };
+        return Err(io::Error::other(format!("cp, to compare with, did not succeed: {status}{advice}")));
     }
     if fsync {
         fs::File::open(copy.path())?.sync_all()?;

@@ -22,7 +22,11 @@ const ISLAND: [u8; 5000] = [0x5a; 5000];
 /// # Errors
 /// A sentence, if a copy fails or is not what its source is.
 pub(crate) fn run(stop: &Stop) -> io::Result<ExitCode> {
-    let folder = tempfile::Builder::new().prefix("fixed_copy-").tempdir()?;
+    let parent = std::env::temp_dir();
+    let folder = tempfile::Builder::new().prefix("fixed_copy-").tempdir_in(&parent).map_err(|error| {
+        let sentence = format!("cannot make a directory in {}: {error}; set TMPDIR to where you may", parent.display());
+        io::Error::new(error.kind(), sentence)
+    })?;
     let executable = std::env::current_exe()?;
     say(&format!("Copying files of this machine into {}; each is verified.", folder.path().display()))?;
     let mut moved = 0;

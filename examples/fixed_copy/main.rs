@@ -31,24 +31,27 @@ use options::Options;
 use signals::Stop;
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(code) => code,
-        Err(error) => {
-            complain(&error.to_string());
-            ExitCode::FAILURE
-        }
-    }
+    let options = Options::parse();
+    let (error, signal) = match Stop::watch() {
+        Ok(stop) => match run(&options, &stop) {
+            Ok(code) => return code,
+            Err(error) => (error, stop.signal()),
+        },
+        Err(error) => (error, None),
+    };
+    complain(&error.to_string());
+    // A terminal's signal ends cp too, which is an error here.
+    signal.map_or(ExitCode::FAILURE, |signal| ExitCode::from(128 + signal))
 }
 
-fn run(options: &Options) -> io::Result<ExitCode> {
-    let stop = Stop::watch()?;
-    let (Some(from), Some(to)) = (&options.from, &options.to) else { return demo::run(&stop) };
+fn run(options: &Options, stop: &Stop) -> io::Result<ExitCode> {
+    let (Some(from), Some(to)) = (&options.from, &options.to) else { return demo::run(stop) };
     let request = Request::new(places::resolve(from, to)?, options)?;
     if options.compare_cp {
         // The first to read a file pays for bringing it into memory. A run that is thrown away pays for both.
         cp::run(&request.places, options.fsync)?;
     }
-    match copier::copy(&request, &stop)? {
+    match copier::copy(&request, stop)? {
         Ending::Stopped(stopped) => {
             complain(&stopped.to_string());
             Ok(ExitCode::from(128 + stopped.signal))
@@ -68,8 +71,9 @@ fn run(options: &Options) -> io::Result<ExitCode> {
 /// Not `println!`, which panics when the reader of a pipe has gone.
 fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| {
+        while_doing("cannot write the report to standard output, and what it is about is done", &error)
+    })
 }
 
 /// Prints a sentence where complaints go.

@@ -15,7 +15,7 @@ use clap::Parser;
 /// the set-id bits. A TO that is there is replaced, as cp would overwrite it; if it is a directory, the copy goes into
 /// it; if it is a symbolic link, what that leads to is replaced.
 ///
-/// SIGINT or SIGTERM ends it: the temporary file is removed, and it says how much it had moved. SIGKILL leaves that file,
+/// SIGINT, SIGTERM or SIGHUP ends it: the temporary file is removed, and it says how much it had moved. SIGKILL leaves that file,
 /// `.fixed_copy-PID-N`, and nothing under the name TO.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fixed_copy", version)]
@@ -55,7 +55,7 @@ pub(crate) struct Options {
     #[arg(long, requires = "from")]
     pub(crate) compare_cp: bool,
 
-    /// Show no progress
+    /// Show no progress: no bar on a terminal, and elsewhere no line each second, on standard error
     #[arg(short, long, requires = "from")]
     pub(crate) quiet: bool,
 }

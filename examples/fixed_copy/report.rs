@@ -74,7 +74,7 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = if i32::from(self.signal) == signal_hook::consts::SIGINT { "SIGINT" } else { "SIGTERM" };
+        let name = signal_hook::low_level::signal_name(self.signal.into()).unwrap_or("a signal");
         let (moved, length) = (megabytes(self.moved), megabytes(self.length));
         write!(f, "{name}: {moved} of {length} MB were moved, and are removed again; ")?;
         if self.to.exists() {

@@ -77,6 +77,9 @@ impl Side {
     /// The error, as a sentence about this file.
     pub(crate) fn told(&self, what: &str, error: io::Error) -> io::Error {
         let advice = match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                "; raise `ulimit -f`, or copy to a filesystem that takes files of this length"
+            }
             io::ErrorKind::StorageFull => "; free some space, or copy to another place",
             io::ErrorKind::InvalidInput if self.is_direct => "; leave --direct out, which this disk may not support so",
             _ => "",

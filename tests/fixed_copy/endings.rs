@@ -1,7 +1,7 @@
 //! Copies that do not come to their end.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -132,4 +132,61 @@ fn the_copy_is_there_when_nobody_reads_the_report() {
     assert_eq!(status.code(), Some(1));
     assert_eq!(folder.read("to"), bytes);
     assert!(!folder.names().iter().any(|name| is_draft(name)));
+}
+
+/// The limit is of a process: it is told of it by a signal that ends it, unless that is taken care of.
+#[test]
+fn a_copy_that_may_not_be_so_long_is_told_and_removed() {
+    let folder = Folder::new();
+    folder.write("from", 1 << 20);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 100; exec \"$0\" \"$@\""]).arg(executable()).args(["from", "to"]);
+    command.current_dir(folder.path(".")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = ended(command.spawn().expect("it starts"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(said.contains("File too large") && said.contains("raise `ulimit -f`"), "{said}");
+    assert_eq!(folder.names(), ["from"]);
+}
+
+#[test]
+fn a_terminal_that_goes_leaves_nothing_behind_unless_it_may() {
+    let folder = Folder::new();
+    let bytes = folder.write("from", LONG);
+    let child = folder.half_way(&["from", "to"]);
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("it is there");
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(128 + Signal::HUP.as_raw()), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("SIGHUP: "), "{output:?}");
+    assert_eq!(folder.names(), ["from"]);
+
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(executable()).args([
+        "--depth=1",
+        "--block=4K",
+        "from",
+        "to",
+    ]);
+    command.current_dir(folder.path(".")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    folder.wait_for_a_draft();
+    kill_process(Pid::from_child(&child), Signal::HUP).expect("it is there");
+    assert_eq!(ended(child).status.code(), Some(0));
+    assert!(folder.read("to") == bytes);
+}
+
+/// Ctrl-C goes to every process of a terminal's job, and so to cp, which ends by it.
+#[test]
+fn a_comparison_that_is_interrupted_ends_with_the_number_of_the_signal() {
+    let folder = Folder::new();
+    folder.write("from", 5000);
+    // A cp that is interrupted, and whoever started it too.
+    std::fs::write(folder.path("cp"), "#!/bin/sh\nkill -INT $PPID; kill -INT $$\n").expect("a script");
+    std::fs::set_permissions(folder.path("cp"), PermissionsExt::from_mode(0o755)).expect("its owner may");
+    let path = format!("{}:{}", folder.path("").display(), std::env::var("PATH").expect("there is a path"));
+    let mut command = folder.command(&["--compare-cp", "from", "to"]);
+    command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = ended(command.spawn().expect("it starts"));
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(folder.names(), ["cp", "from"]);
 }

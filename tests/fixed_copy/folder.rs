@@ -90,14 +90,23 @@ impl Folder {
     pub(crate) fn half_way(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(&[&["--depth", "1", "--block", "4K"], arguments].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        self.wait_for_bytes(|| child.try_wait().expect("a child can be asked").is_none());
+        child
+    }
+
+    /// Waits until a copy has written its first bytes.
+    pub(crate) fn wait_for_a_draft(&self) {
+        self.wait_for_bytes(|| true);
+    }
+
+    fn wait_for_bytes(&self, mut goes_on: impl FnMut() -> bool) {
         let begun = Instant::now();
         // There is nothing to block on in a file that another process writes, so it is looked at again.
         while !self.has_bytes_of_a_draft() {
             assert!(begun.elapsed() < HANG, "it writes nothing");
-            assert_eq!(child.try_wait().expect("a child can be asked"), None, "it is not met half way");
+            assert!(goes_on(), "it is not met half way");
             thread::sleep(Duration::from_millis(1));
         }
-        child
     }
 
     fn has_bytes_of_a_draft(&self) -> bool {

@@ -34,3 +34,13 @@ fn no_bar_is_drawn_where_there_is_no_terminal() {
     assert!(!output.stderr.contains(&0x1b) && !output.stdout.contains(&0x1b), "{output:?}");
     assert!(folder.run(&["--quiet", "from", "to"]).stderr.is_empty());
 }
+
+#[test]
+fn a_first_run_that_finds_no_place_says_how_to_name_one() {
+    let folder = Folder::new();
+    let mut command = folder.command(&[]);
+    let output = command.env("TMPDIR", folder.path("missing")).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot make a directory in ") && said.contains("set TMPDIR to"), "{said}");
+}
