@@ -208,3 +208,20 @@ fn an_idle_proxy_ends_at_the_first_signal() {
         assert!(remains.stdout.contains("0 connections"), "{remains:?}");
     }
 }
+
+/// `timeout(1)` sends its signal to the process and, at once, to the group that the process is in.
+#[test]
+fn two_signals_at_once_are_one() {
+    let rig = Rig::new(&[]);
+    let (client, upstream) = rig.pair();
+    let mut proxy = rig.proxy;
+    // Two that wait until it runs again arrive together, if they differ.
+    proxy.signal(Signal::STOP);
+    proxy.signal(Signal::INT);
+    proxy.signal(Signal::TERM);
+    proxy.signal(Signal::CONT);
+    proxy.complaint("taking no more connections; 1 still open");
+    drop((client, upstream));
+    let remains = proxy.remains();
+    assert_eq!(remains.status.code(), Some(0), "{remains:?}");
+}
