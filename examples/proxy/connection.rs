@@ -24,7 +24,7 @@ pub(crate) type Cut = Shared<oneshot::Receiver<()>>;
 pub(crate) struct Service {
     pub(crate) upstream: Address,
     pub(crate) route: RelayRoute,
-    pub(crate) connect_timeout: Duration,
+    pub(crate) connect_limit: Option<Duration>,
     pub(crate) idle_limit: Option<Duration>,
     pub(crate) total_limit: Option<Duration>,
     /// Of each direction.
@@ -50,7 +50,7 @@ impl Service {
     async fn reach_upstream(&self, reserved: OwnedFd) -> Result<Peer, Ending> {
         // Nothing else of this thread runs between this and the first poll of the connect, which makes its socket.
         drop(reserved);
-        let connect = pin!(Peer::connect(&self.upstream, self.connect_timeout));
+        let connect = pin!(Peer::connect(&self.upstream, self.connect_limit));
         match select(connect, self.cut.clone()).await {
             Either::Left((Ok(upstream), _)) => Ok(upstream),
             Either::Left((Err(error), _)) => {

@@ -43,51 +43,53 @@ pub(crate) struct Options {
     to: Option<Address>,
 
     /// How bytes move
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = "auto", requires = "listen")]
     pub(crate) route: RouteName,
 
     /// Threads, each with a ring and a listener of its own
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value = "1", requires = "listen",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: u32,
 
     /// Bytes asked for each pipe that bytes are spliced through: a power of two, K and M allowed
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = bytes, requires = "listen")]
     pub(crate) pipe_size: u32,
 
     /// End a connection on which nothing has moved for this many seconds; 0 never ends one
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds, requires = "listen")]
     pub(crate) idle_timeout: Duration,
 
     /// End a connection after this many seconds, whatever it does; 0 never ends one
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds, requires = "listen")]
     pub(crate) total_timeout: Duration,
 
     /// Bytes per second that each direction of a connection may move, K, M and G allowed; 0 is no limit
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = rate)]
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = rate, requires = "listen")]
     pub(crate) rate: u64,
 
     /// Print a line of metrics every so many seconds: connections, bytes, routes; 0 prints one only to a terminal
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds, requires = "listen")]
     pub(crate) metrics: Duration,
 
-    /// Give up on the upstream after this many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    /// Give up on the upstream after this many seconds; 0 when the system does, which takes minutes
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, requires = "listen")]
     pub(crate) connect_timeout: Duration,
 
     /// Connections open at once, over all threads; more of them wait to be taken
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value = "10000", requires = "listen",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) max_connections: u32,
 
     /// Seconds that open connections have to end after the first SIGINT or SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds, requires = "listen")]
     pub(crate) drain: Duration,
 
     /// Say what becomes of each connection, on standard error
-    #[arg(short, long)]
+    #[arg(short, long, requires = "listen")]
     pub(crate) verbose: bool,
 
-    /// Print the totals as one line of JSON
-    #[arg(long, hide = true)]
+    /// Be a relay of the demonstration: end when standard input does too, and print the totals as one line of JSON
+    #[arg(long, hide = true, requires = "listen")]
     pub(crate) json: bool,
 
     /// Be the hand-written epoll loop of the demonstration, until standard input ends
@@ -122,6 +124,11 @@ impl Options {
     /// The idle limit, if there is one.
     pub(crate) fn idle_limit(&self) -> Option<Duration> {
         (!self.idle_timeout.is_zero()).then_some(self.idle_timeout)
+    }
+
+    /// How long a connect may take, if there is a limit.
+    pub(crate) fn connect_limit(&self) -> Option<Duration> {
+        (!self.connect_timeout.is_zero()).then_some(self.connect_timeout)
     }
 
     /// The total limit, if there is one.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{self, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net as unix_net;
 use std::path::Path;
 use std::time::Duration;
@@ -42,9 +43,15 @@ pub(crate) fn listen(address: &Address, threads: u32) -> io::Result<(String, Vec
         Place::Tcp(candidates) => listen_tcp(candidates, threads),
         Place::Unix(path) => listen_unix(path, threads),
     };
+    let is_path = matches!(address.place, Place::Unix(_));
+    let is_socket = matches!(&address.place, Place::Unix(path)
+        if path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket()));
     listened.map_err(|error| {
         let advice = match error.kind() {
             _ if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) => "raise `ulimit -n`",
+            io::ErrorKind::AddrInUse if is_socket => "end what listens there, or remove the path if nothing does",
+            io::ErrorKind::AddrInUse if is_path => "choose another path, as that is no socket",
+            io::ErrorKind::NotFound if is_path => "make its directory first",
             io::ErrorKind::AddrInUse => "choose another address, or end what listens there",
             io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
             io::ErrorKind::PermissionDenied => "choose a port of 1024 or more, or a path that you may write",
@@ -119,7 +126,7 @@ impl Door {
 
 impl Peer {
     /// Connects to the first address of the upstream that answers, each in the time given.
-    pub(crate) async fn connect(to: &Address, limit: Duration) -> io::Result<Self> {
+    pub(crate) async fn connect(to: &Address, limit: Option<Duration>) -> io::Result<Self> {
         match &to.place {
             Place::Unix(path) => within(limit, UnixStream::connect(path)).await.map(Self::Unix),
             Place::Tcp(addresses) => {
@@ -159,8 +166,9 @@ impl AsRef<Fd> for Peer {
     }
 }
 
-/// A connect has no time limit of its own. Dropping it closes its socket.
-async fn within<T>(limit: Duration, connect: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+/// A connect has no time limit of its own but the system's. Dropping it closes its socket.
+async fn within<T>(limit: Option<Duration>, connect: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let Some(limit) = limit else { return connect.await };
     match ringmain::timeout(limit, connect).await {
         Ok(outcome) => outcome,
         Err(_elapsed) => {

@@ -59,7 +59,7 @@ async fn serve(options: &Options, job: Job) {
     let service = Rc::new(Service {
         upstream: job.upstream,
         route: options.route.into(),
-        connect_timeout: options.connect_timeout,
+        connect_limit: options.connect_limit(),
         idle_limit: options.idle_limit(),
         total_limit: options.total_limit(),
         limits: options.limits(),

@@ -61,6 +61,42 @@ fn half_a_proxy_is_refused() {
     assert!(refused(&["--to", "127.0.0.1:1"]).stderr.contains("--listen"));
 }
 
+#[test]
+fn an_option_of_a_proxy_is_not_ignored_without_one() {
+    for option in ["--threads=2", "--route=copy", "--rate=1M", "--drain=1", "--max-connections=9", "--verbose"] {
+        let remains = refused(&[option]);
+        assert!(remains.stderr.contains("--listen <ADDR>"), "{remains:?}");
+    }
+}
+
+#[test]
+fn what_a_killed_proxy_left_of_its_path_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("door");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a path that is free"));
+    for (path, advice) in [
+        (path, "remove the path if nothing does"),
+        (folder.path().to_owned(), "choose another path, as that is no socket"),
+        (folder.path().join("no/door"), "make its directory first"),
+    ] {
+        let listen = format!("unix:{}", path.display());
+        let remains = refused(&["--listen", &listen, "--to", "127.0.0.1:1"]);
+        assert_eq!(remains.status.code(), Some(1), "{remains:?}");
+        assert!(remains.stderr.contains(&listen) && remains.stderr.contains(advice), "{remains:?}");
+    }
+}
+
+#[test]
+fn a_connect_timeout_of_zero_is_none() {
+    let upstream = listener();
+    let to = upstream.local_addr().expect("an address").to_string();
+    let proxy = Proxy::start(&to, &["--connect-timeout", "0"]);
+    proxy.connect().write_all(b"word").expect("the proxy is there");
+    let mut word = [0; 4];
+    patient(upstream.accept().expect("a connection").0).read_exact(&mut word).expect("the client's word");
+    assert_eq!(&word, b"word");
+}
+
 /// With several threads too, which share a port on purpose: with each other, and not with another proxy.
 #[test]
 fn a_port_in_use_is_told_and_never_shared() {
