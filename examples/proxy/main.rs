@@ -47,8 +47,14 @@ fn main() -> ExitCode {
 /// Not `println!`, which panics when the reader of a pipe has gone.
 fn say(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| {
+        let advice = match error.kind() {
+            io::ErrorKind::BrokenPipe => "what reads it has ended; let that read on",
+            io::ErrorKind::StorageFull => "free some space",
+            _ => "lead it somewhere else",
+        };
+        io::Error::new(error.kind(), format!("cannot write to standard output: {error}; {advice}"))
+    })
 }
 
 /// Prints a sentence where complaints go.

@@ -14,7 +14,7 @@ use crate::options::{Endpoints, Options};
 use crate::peer::ClosedDoor;
 use crate::totals::Totals;
 use crate::worker::{Job, work};
-use crate::{complain, peer, say, signals};
+use crate::{complain, demo, peer, say, signals};
 
 /// What the main thread waits for.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +52,9 @@ pub(crate) fn serve(options: &Options, endpoints: Endpoints) -> io::Result<()> {
         // A signal that the main thread does not wait for any more finds the program at its end.
         let _unheard = signalled.send(Event::Signal(name));
     })?;
+    if options.json {
+        end_with_stdin(events.clone())?;
+    }
     let totals = Arc::new(Totals::default());
     let (at, doors) = peer::listen(&endpoints.listen, options.threads)?;
 
@@ -97,7 +100,12 @@ fn supervise(inbox: &mpsc::Receiver<Event>, options: &Options, at: &str, totals:
         }
     }
     run.cpu_at_start = cpu_time();
-    say(&format!("listening on {at}"))?;
+    let ready = format!("listening on {at}");
+    if options.json {
+        demo::tell(&ready)?
+    } else {
+        say(&ready)?
+    }
     let period = options.metrics_period(io::stdout().is_terminal());
     let mut ticker = period.map(|period| Ticker { period, at: Instant::now(), bytes: 0 });
     loop {
@@ -208,6 +216,17 @@ impl Drop for Ended {
     }
 }
 
+/// The demonstration holds the other end of a relay's standard input, and a process that is gone holds nothing.
+fn end_with_stdin(events: mpsc::Sender<Event>) -> io::Result<()> {
+    Builder::new().name("stdin".to_owned()).spawn(move || {
+        // An input that cannot be read has ended as well.
+        let _read = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        // As with a signal, the main thread may be at its end already.
+        let _unheard = events.send(Event::Signal("end of standard input"));
+    })?;
+    Ok(())
+}
+
 fn report(options: &Options, totals: &Totals, cpu: Duration) -> io::Result<()> {
     if !options.json {
         return say(&format!("{}\n{:.3} s of CPU time", totals.summary(), cpu.as_secs_f64()));
@@ -215,7 +234,7 @@ fn report(options: &Options, totals: &Totals, cpu: Duration) -> io::Result<()> {
     let mut json = totals.json();
     json["cpu_ns"] = (cpu.as_nanos() as u64).into();
     json["pipe_bytes"] = ringmain::ops::pipe_sized(options.pipe_size as usize)?.0.size()?.into();
-    say(&json.to_string())
+    demo::tell(&json.to_string())
 }
 
 /// Each connection needs two descriptors, and the usual soft limit of 1,024 is there for the sake of `select(2)` only.

@@ -55,7 +55,8 @@ impl Proxy {
         proxy
     }
 
-    fn spawned(command: &mut Command) -> Self {
+    /// Starts the example, as whatever the arguments make of it.
+    pub(crate) fn spawned(command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -134,6 +135,13 @@ impl Proxy {
 
     fn count(&self, what: &str) -> usize {
         fs::read_dir(format!("/proc/{}/{what}", self.child.id())).expect("the proxy is there").count()
+    }
+
+    /// The processes that it has started and that are not reaped yet.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let id = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("it is there");
+        children.split_whitespace().map(|id| id.parse().expect("a process number")).collect()
     }
 
     fn pid(&self) -> Pid {

@@ -6,11 +6,11 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use serde_json::json;
 
 use super::COPY_BYTES;
-use crate::say;
 use crate::serve::cpu_time;
 
 /// Hops that one direction may go before others have their turn.
@@ -30,16 +30,27 @@ pub(crate) fn play_twin(upstream: SocketAddr) -> io::Result<()> {
     epoll::add(&poll, io::stdin(), EventData::new_u64(STDIN), EventFlags::IN)?;
     let mut twin =
         Twin { poll, listener, upstream, connections: HashMap::new(), next: FIRST, counts: Counts::default() };
-    say(&format!("listening on {}", twin.listener.local_addr()?))?;
+    super::tell(&format!("listening on {}", twin.listener.local_addr()?))?;
     let begun = cpu_time();
-    twin.run()?;
+    if let Err(error) = twin.run() {
+        // A demonstration that is killed resets its connections before it lets go of this input, or after.
+        return if stdin_ends_soon()? { Ok(()) } else { Err(error) };
+    }
     let Counts { bytes, hops, calls } = twin.counts;
     let cpu = cpu_time().saturating_sub(begun);
-    say(&json!({
+    let report = json!({
         "bytes": bytes, "hops": hops, "hops_spliced": 0, "calls": calls, "cpu_ns": cpu.as_nanos() as u64,
         "pipe_bytes": 0,
-    })
-    .to_string())
+    });
+    super::tell(&report.to_string())
+}
+
+/// Whether standard input ends within a second.
+fn stdin_ends_soon() -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut input = [PollFd::new(&stdin, PollFlags::IN)];
+    let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+    Ok(rustix::event::poll(&mut input, Some(&second))? > 0)
 }
 
 struct Twin {

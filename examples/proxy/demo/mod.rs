@@ -20,6 +20,7 @@ use relay::{Kind, Relay, Report};
 use transfer::Upstream;
 
 pub(crate) use epoll::play_twin;
+pub(crate) use relay::tell;
 
 /// Bytes that each relay carries, if they fit into its time.
 const BYTES_WANTED: u64 = 256 << 20;
@@ -53,7 +54,7 @@ pub(crate) fn run() -> io::Result<()> {
     let upstream = Upstream::listen()?;
     // A round that is thrown away warms the machine up, or the first relay would pay for it.
     let warming = Relay::start(Kind::EpollTwin, upstream.address())?;
-    transfer::round(warming.address(), &upstream, &corpus)?;
+    through("epoll read/write", &warming, &upstream, &corpus)?;
     drop(warming);
     let mut rows = Vec::new();
     for (name, kind) in relay::ALL {
@@ -71,9 +72,7 @@ fn measure(name: &'static str, kind: Kind, upstream: &Upstream, corpus: &Corpus)
     let (mut bytes, mut wall) = (0, Duration::ZERO);
     let begun = Instant::now();
     while bytes < BYTES_WANTED && (bytes == 0 || begun.elapsed() < TIME_FOR_EACH) {
-        let took = transfer::round(relay.address(), upstream, corpus)
-            .map_err(|error| io::Error::new(error.kind(), format!("the transfer through `{name}` failed: {error}")))?;
-        wall += took;
+        wall += through(name, &relay, upstream, corpus)?;
         bytes += corpus.bytes();
     }
     let report = relay.finish()?;
@@ -82,4 +81,10 @@ fn measure(name: &'static str, kind: Kind, upstream: &Upstream, corpus: &Corpus)
         return Err(io::Error::other(format!("{bytes} bytes went through `{name}`, but it counted {}", report.bytes)));
     }
     Ok(Row { name, bytes, wall, report })
+}
+
+/// One round, whose error names the relay.
+fn through(name: &str, relay: &Relay, upstream: &Upstream, corpus: &Corpus) -> io::Result<Duration> {
+    transfer::round(relay.address(), upstream, corpus)
+        .map_err(|error| io::Error::new(error.kind(), format!("the transfer through `{name}` failed: {error}")))
 }

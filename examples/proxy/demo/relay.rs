@@ -4,8 +4,9 @@ use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::say;
 
 /// A way of relaying, and how to start it.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +27,10 @@ pub(crate) const ALL: [(&str, Kind); 5] = [
 ];
 
 /// A running relay. It is killed if it is dropped before it has finished.
+///
+/// It ends by itself when its standard input does, so that none outlives this process, whatever ends that.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    kind: Kind,
     child: Child,
     stdout: BufReader<ChildStdout>,
     address: SocketAddr,
@@ -59,7 +61,7 @@ impl Relay {
         };
         let mut child = command.arg(upstream.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("a relay was started without its pipe"))?;
-        let mut relay = Self { kind, child, stdout: BufReader::new(stdout), address: upstream };
+        let mut relay = Self { child, stdout: BufReader::new(stdout), address: upstream };
         let line = relay.line()?;
         relay.address = line
             .strip_prefix("listening on ")
@@ -74,10 +76,7 @@ impl Relay {
 
     /// Asks it to end, and reads its report.
     pub(crate) fn finish(mut self) -> io::Result<Report> {
-        match self.kind {
-            Kind::Proxy(_) => kill_process(Pid::from_child(&self.child), Signal::TERM)?,
-            Kind::EpollTwin => drop(self.child.stdin.take()),
-        }
+        drop(self.child.stdin.take());
         let report: Value = serde_json::from_str(&self.line()?).map_err(io::Error::other)?;
         let status = self.child.wait()?;
         if !status.success() {
@@ -93,6 +92,17 @@ impl Relay {
             return Err(io::Error::other("a relay ended too soon; its complaint is above"));
         }
         Ok(line.trim_end().to_owned())
+    }
+}
+
+/// Prints a line of a relay, to the demonstration that started it.
+///
+/// # Errors
+/// Those of writing, unless the demonstration was ended itself: it needs no line then, and nobody a complaint.
+pub(crate) fn tell(line: &str) -> io::Result<()> {
+    match say(line) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        said => said,
     }
 }
 

@@ -46,11 +46,21 @@ impl Upstream {
 pub(crate) fn round(relay: SocketAddr, upstream: &Upstream, corpus: &Corpus) -> io::Result<Duration> {
     let begun = Instant::now();
     thread::scope(|scope| {
-        let clients: Vec<_> = corpus.streams.iter().map(|stream| scope.spawn(move || send(relay, stream))).collect();
+        // The relay's backlog takes them all at once. Where nobody gets to it, the upstream need not wait for anybody.
+        let connections = corpus.streams.iter().map(|_| TcpStream::connect_timeout(&relay, HANG).map_err(told));
+        let connections: Vec<_> = connections.collect::<io::Result<_>>()?;
+        let pairs = connections.into_iter().zip(&corpus.streams);
+        let clients: Vec<_> = pairs.map(|(to, stream)| scope.spawn(move || send(to, stream))).collect();
         let mut receivers = Vec::new();
         for stream in &corpus.streams {
-            let (connection, _) = upstream.listener.accept()?;
-            receivers.push(scope.spawn(move || receive(connection, stream.bytes.len())));
+            match upstream.listener.accept() {
+                Ok((connection, _)) => receivers.push(scope.spawn(move || receive(connection, stream.bytes.len()))),
+                Err(nobody) => {
+                    // What a client met is the cause, where one met something.
+                    clients.into_iter().try_for_each(outcome)?;
+                    return Err(told(nobody));
+                }
+            }
         }
         let arrived: Vec<Arrived> = receivers.into_iter().map(outcome).collect::<io::Result<_>>()?;
         let took = arrived.iter().map(|stream| stream.at).max().map_or(Duration::ZERO, |last| last - begun);
@@ -65,8 +75,7 @@ pub(crate) fn round(relay: SocketAddr, upstream: &Upstream, corpus: &Corpus) -> 
 }
 
 /// The client: sends, ends its direction, and compares what the upstream says with what it must say.
-fn send(relay: SocketAddr, stream: &Stream) -> io::Result<()> {
-    let mut connection = TcpStream::connect_timeout(&relay, HANG)?;
+fn send(mut connection: TcpStream, stream: &Stream) -> io::Result<()> {
     connection.set_write_timeout(Some(HANG))?;
     connection.set_read_timeout(Some(HANG))?;
     connection.write_all(&stream.bytes)?;
@@ -98,5 +107,23 @@ fn answer(mut arrived: Arrived) -> io::Result<()> {
 }
 
 fn outcome<T>(thread: ScopedJoinHandle<'_, io::Result<T>>) -> io::Result<T> {
-    thread.join().unwrap_or_else(|_panic| Err(io::Error::other("a thread of the demonstration panicked")))
+    let ended = thread.join();
+    ended.unwrap_or_else(|_panic| Err(io::Error::other("a thread of the demonstration panicked"))).map_err(told)
+}
+
+/// A socket whose time is over says only that it would have to wait, and one that finds no way says not to where.
+fn told(error: io::Error) -> io::Error {
+    let sentence = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            format!(
+                "nothing has moved for {} s; see to what is said above, or try again on a less busy machine",
+                HANG.as_secs()
+            )
+        }
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable | io::ErrorKind::AddrNotAvailable => {
+            format!("loopback cannot be reached: {error}; bring it up with `ip link set lo up`")
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), sentence)
 }
