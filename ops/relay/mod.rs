@@ -52,6 +52,7 @@ use pump::Pump;
 /// * nothing moved for the idle limit, or the total one is over -> `TimedOut`
 /// * a peer has gone -> `EPIPE`, `ECONNRESET`
 /// * a file on a disk -> `InvalidInput`; [`forward`] takes those
+/// * a socket that is no stream, or one that listens -> `InvalidInput`
 /// * a blocking socket with a forced splice route -> `InvalidInput`; `Auto` copies there
 /// * a TLS socket of the kernel's (`TCP_ULP`) whose next record is no data -> `EINVAL`; receive that record, and resume
 ///

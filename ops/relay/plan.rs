@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use rustix::fs::OFlags;
+use rustix::net::SocketType;
 
 use super::flow::{RelayRoute, RouteReason};
 use crate::ops::route::{End, Kind, is_blocking_socket};
@@ -28,6 +29,9 @@ impl Plan {
     pub(super) fn new(from: &End, to: &End, route: RelayRoute) -> io::Result<Self> {
         let (source, sink) = (Kind::of(from.hold.as_fd())?, Kind::of(to.hold.as_fd())?);
         for (end, kind, name) in [(from, source, "source"), (to, sink, "sink")] {
+            if kind == Kind::Socket {
+                refuse_no_stream(end, name)?;
+            }
             if end.offset.is_some() && kind != Kind::Disk {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
@@ -75,6 +79,18 @@ impl Plan {
     pub(super) fn can_poll_source(&self) -> bool {
         self.from != Kind::Disk
     }
+}
+
+/// Datagrams and packets have bounds that a copy of a stream does not keep, and no end; a listener has no bytes.
+fn refuse_no_stream(end: &End, name: &str) -> io::Result<()> {
+    let what = if rustix::net::sockopt::socket_type(&end.hold)? != SocketType::STREAM {
+        "a socket of datagrams or packets, which is no stream; receive and send those one by one"
+    } else if rustix::net::sockopt::socket_acceptconn(&end.hold)? {
+        "a listening socket; accept a connection from it first"
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, format!("the {name} of this relay is {what}")))
 }
 
 fn is_same(from: &End, to: &End) -> io::Result<bool> {

@@ -11,7 +11,7 @@ use ringmain::{Fd, Runtime};
 use rustix::io::Errno;
 
 use crate::ROUTES;
-use crate::peers::{fill, pattern, poll_once, read_to_end, stays_pending, turn, without_hanging};
+use crate::peers::{fill, pattern, poll_once, read_to_end, stays_pending, tcp_pair, turn, without_hanging};
 
 /// A direction that was stopped with these bytes in a pipe, as its sink was full.
 async fn stopped_in_a_pipe(bytes: &[u8]) -> ops::StoppedForward {
@@ -228,6 +228,26 @@ fn a_pipe_is_not_relayed_into_itself() {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "by {route:?}");
             assert!(error.to_string().contains("same pipe"), "{error}");
             assert_eq!(ended.flow.bytes_in, 0);
+        }
+    });
+}
+
+#[test]
+fn what_is_no_stream_is_refused_with_a_sentence() {
+    without_hanging(|| {
+        let udp = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let listener = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (_peer, stream) = tcp_pair();
+        let stream = Fd::new(stream.into());
+        for (end, said) in [(Fd::new(udp().into()), "no stream"), (Fd::new(listener().into()), "accept a connection")] {
+            for route in ROUTES {
+                let ended = Runtime::new().unwrap().block_on(ops::forward(&end, &stream).route(route));
+                let error = ended.result.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "by {route:?}");
+                assert!(error.to_string().contains(said), "{error}");
+                let ended = Runtime::new().unwrap().block_on(ops::relay(&stream, &end).route(route));
+                assert_eq!(ended.result.unwrap_err().kind(), ErrorKind::InvalidInput, "by {route:?}");
+            }
         }
     });
 }
