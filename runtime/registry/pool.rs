@@ -52,12 +52,31 @@ impl Pool {
     }
 
     /// Whether all of these can be taken at once when nothing else is: the longest first, as the queue takes them.
+    ///
+    /// The plain version opens all chunks. Those of full length are alike until something is taken from them, and come
+    /// last; so one of these that is whole stands for all that are, and the cost does not grow with the bound.
     pub(super) fn would_fit(layout: Layout, runs: &[Run]) -> bool {
-        let mut pool = Self::new(layout);
-        (0..layout.chunks()).for_each(|chunk| pool.open(chunk));
+        Self::new(layout).all_fit(runs)
+    }
+
+    /// Of a pool that has no memory yet.
+    fn all_fit(&mut self, runs: &[Run]) -> bool {
+        let layout = self.layout;
+        // One block, and the others' are smaller. Where the longest is none, there are two chunks at most.
+        let is_full = |chunk: &usize| {
+            let pages = layout.pages_of(*chunk).len();
+            pages == layout.run_max() && pages.is_power_of_two()
+        };
+        let (mut whole, short): (Vec<usize>, Vec<usize>) = (0..layout.chunks()).rev().partition(is_full);
+        short.into_iter().for_each(|chunk| self.open(chunk));
         let mut runs = runs.to_vec();
         runs.sort_by_key(|run| std::cmp::Reverse(run.pages));
-        runs.into_iter().all(|run| pool.take(run).is_some())
+        runs.into_iter().all(|run| {
+            if self.by_largest.last().is_some_and(|chunks| chunks.first().is_none()) {
+                whole.pop().into_iter().for_each(|chunk| self.open(chunk));
+            }
+            self.take(run).is_some()
+        })
     }
 
     /// Takes a run out of the free pages, if they are there: its first page.
@@ -177,5 +196,42 @@ impl Pool {
         if let Some(after) = after {
             self.by_largest[after].insert(chunk);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_fits_is_what_can_be_taken_when_all_chunks_are_there(
+            pages in 1..40_usize,
+            more in 0..40_usize,
+            order in 0..7_u32,
+            lens in prop::collection::vec(1..20_usize, 0..12),
+        ) {
+            let layout = Layout::with_chunk_pages(pages, pages + more, 1 << order).expect("a sound bound");
+            let run = |pages: usize| Run { bytes: pages * 4096, pages, align: 1 };
+            let mut runs: Vec<Run> = lens.into_iter().map(|pages| run(pages.min(layout.run_max()))).collect();
+            runs.sort_by_key(|run| std::cmp::Reverse(run.pages));
+            let mut pool = Pool::new(layout);
+            (0..layout.chunks()).for_each(|chunk| pool.open(chunk));
+            let expected = runs.iter().all(|run| pool.take(*run).is_some());
+            prop_assert_eq!(Pool::would_fit(layout, &runs), expected, "{:?} of {:?}", runs, layout);
+        }
+    }
+
+    #[test]
+    fn whether_leases_fit_together_costs_no_more_where_the_bound_is_huge() {
+        let layout = Layout::new(16, 16 << 20).expect("a sound bound");
+        let run = Run { bytes: 4096, pages: 1, align: 1 };
+        let mut pool = Pool::new(layout);
+        assert!(pool.all_fit(&[run, run]));
+        assert_eq!((0..layout.chunks()).filter(|chunk| pool.is_live(*chunk)).count(), 3, "of thousands");
     }
 }
