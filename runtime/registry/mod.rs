@@ -206,6 +206,8 @@ impl Registry {
     pub fn try_lease_many(&self, lens: &[usize]) -> Option<Vec<FixedBuf>> {
         let layout = &self.arena.ground.layout;
         let runs: Vec<_> = lens.iter().map(|len| lease::run(layout, *len, 1)).collect::<io::Result<_>>().ok()?;
+        // Before it grows for what it will never have room for.
+        let runs = lease::fits_together(layout, runs).ok()?;
         let segments = self.anchor().try_take_all(&runs, Location::caller())?;
         Some(segments.into_iter().map(FixedBuf::new).collect())
     }

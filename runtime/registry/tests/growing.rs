@@ -170,6 +170,16 @@ fn many_are_leased_at_once_or_not_at_all() {
 }
 
 #[test]
+fn many_that_can_never_fit_do_not_let_the_registry_grow() {
+    let registry = growing(4, 4 + 512);
+    let lens = [512 * 4096, 5 * 4096];
+    assert!(registry.try_lease_many(&lens).is_none());
+    assert_eq!(registry.snapshot().pages_total, 4, "it has not grown");
+    let error = block_on(registry.lease_many(&lens)).expect_err("that cannot be granted at once");
+    assert_eq!((error.kind(), registry.snapshot().pages_total), (io::ErrorKind::InvalidInput, 4));
+}
+
+#[test]
 fn many_that_fit_only_a_grown_registry_let_it_grow() {
     let registry = growing(4, 4 + 512);
     let leases = block_on(registry.lease_many(&[4 * 4096, 512 * 4096])).expect("together they fit exactly");
