@@ -5,7 +5,7 @@ use std::io;
 use rustix::event::PollFlags;
 use rustix::net::AddressFamily;
 
-use super::{Hop, Pump, Step, attempt};
+use super::{Hop, Pump, Step};
 use crate::ops::Read;
 use crate::ops::pipe::PipePool;
 use crate::ops::poll::PollOnce;
@@ -52,7 +52,7 @@ impl Pump {
         }
         let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
         self.emptied = Emptied::No;
-        let outcome = attempt(driver, self.splice(Hop::In, most));
+        let outcome = self.splice_now(driver, Hop::In, most);
         match outcome {
             Ok(count) if count > 0 && !plan.ring_out => self.splice_on(driver, count),
             outcome => self.settle(driver, Hop::In, outcome),
@@ -64,7 +64,7 @@ impl Pump {
     /// The plain version is two more steps, which come to the same.
     fn splice_on(&mut self, driver: &Driver, count: usize) -> io::Result<()> {
         self.took(driver, count);
-        let given = attempt(driver, self.splice(Hop::Out, count));
+        let given = self.splice_now(driver, Hop::Out, count);
         if !matches!(given, Ok(taken) if taken == count) {
             return self.settle(driver, Hop::Out, given);
         }
@@ -210,7 +210,7 @@ impl Pump {
             return Ok(());
         }
         let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
-        let outcome = attempt(driver, self.splice(Hop::Through, most));
+        let outcome = self.splice_now(driver, Hop::Through, most);
         self.settle(driver, Hop::Through, outcome)
     }
 
