@@ -1,7 +1,7 @@
 //! The runtime's loop: poll, run, turn; and its end.
 //!
 //! One pass polls the main future if it was woken, runs one round of ready tasks, and gives the ring one turn, which
-//! sleeps only if nothing is ready. So a completion waits for at most one round, however busy the tasks are, and the
+//! sleeps only if nothing is ready. A round ends early when the kernel has less to do than is queued for it. So a completion waits for at most one round, however busy the tasks are, and the
 //! tasks for at most one turn, however busy the ring is.
 
 use std::fmt;
@@ -106,7 +106,8 @@ impl Runtime {
             }
             let has_run = self.context.executor.has_ready();
             if has_run {
-                self.context.executor.run_some(self.tasks_per_turn);
+                let is_starved = || self.driver.as_ref().is_some_and(|driver| driver.is_kernel_starved());
+                self.context.executor.run_some(self.tasks_per_turn, is_starved);
             }
             self.turn(&woken, has_run);
         }

@@ -57,6 +57,9 @@ use table::Table;
 /// The unit of the registry, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
+/// Operations that an enter is made for while tasks are ready: it costs as much as some of them do.
+const WORTH_A_TURN: usize = 4;
+
 static NEXT_RING: AtomicU32 = AtomicU32::new(1);
 
 thread_local! {
@@ -436,6 +439,16 @@ impl Driver {
     /// Whether this driver's kernel is played by a test, system calls included: nothing may be done past it then.
     pub(crate) fn is_played(&self) -> bool {
         !self.has_unpark
+    }
+
+    /// Whether the kernel has less to do than is queued for it, and that is worth a turn.
+    ///
+    /// The plain version runs all tasks that are ready first. When a disk has answered a whole batch at once, it then stands
+    /// still until the last of them has asked for more.
+    pub(crate) fn is_kernel_starved(&self) -> bool {
+        let core = self.core.borrow();
+        let queued = core.outgoing.queued();
+        queued >= WORTH_A_TURN && core.slots.held() < queued
     }
 
     /// What this driver has done so far.

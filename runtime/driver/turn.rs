@@ -361,6 +361,11 @@ impl Outgoing {
         self.attention = true;
     }
 
+    /// Operations that are to be brought to the kernel.
+    pub(super) fn queued(&self) -> usize {
+        self.backlog.len()
+    }
+
     fn has_any(&self) -> bool {
         !(self.backlog.is_empty() && self.cancels.is_empty() && self.missed.is_empty())
     }

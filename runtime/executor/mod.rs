@@ -7,7 +7,7 @@
 //! * A wake on the runtime's thread puts the task into a plain queue; any other goes through a locked one and, if the
 //!   thread sleeps, ends its sleep (`unpark`). Each task is in at most one queue, once, so both are bounded by the
 //!   number of tasks (I7).
-//! * A round runs what was ready when it began. A task that wakes itself runs again in the next round, after the
+//! * A round runs what was ready when it began, or the first of that. A task that wakes itself runs again in the next round, after the
 //!   completions in between have had their turn.
 //! * Shutdown wakes every task and waits until each has come back through a queue to be dropped here (I5, I6).
 
@@ -23,6 +23,9 @@ use std::sync::Arc;
 use super::unpark::Unpark;
 use queue::{Local, Ready, Shared};
 pub use task::{JoinError, JoinHandle};
+
+/// Tasks after which a round asks whether it is to end.
+const ASK_AFTER: usize = 4;
 
 /// The tasks of one runtime.
 #[derive(Debug)]
@@ -56,9 +59,10 @@ impl Executor {
         handle
     }
 
-    /// Runs at most `max` tasks, of those that are ready now. Returns how many it ran.
+    /// Runs at most `max` tasks, of those that are ready now. Returns how many it ran. Asks once in [`ASK_AFTER`] tasks
+    /// whether it is to end earlier.
     #[inline]
-    pub(crate) fn run_some(&self, max: usize) -> usize {
+    pub(crate) fn run_some(&self, max: usize, ends_early: impl Fn() -> bool) -> usize {
         if self.shared.has_remote() {
             self.shared.take_remote(&self.local);
         }
@@ -68,6 +72,9 @@ impl Executor {
                 return ran;
             };
             self.run(ready);
+            if ran % ASK_AFTER == ASK_AFTER - 1 && ends_early() {
+                return ran + 1;
+            }
         }
         round
     }

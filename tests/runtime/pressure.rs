@@ -1,5 +1,6 @@
 //! More than fits: short submits, full queues, completions without a reader.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::rc::Rc;
 use std::task::{Context, Waker};
@@ -11,6 +12,9 @@ use rustix::io::Errno;
 
 use crate::turns::{one_turn, pipe, poll_once, settled};
 use crate::{errno, rings};
+
+// `include/uapi/linux/io_uring.h`.
+const NOP: u8 = 0;
 
 #[test]
 fn e08_what_a_submit_leaves_goes_with_the_next() {
@@ -35,6 +39,40 @@ fn e08_what_a_submit_leaves_goes_with_the_next() {
     driver.turn(Wait::No).unwrap();
     assert!(nops.into_iter().all(|nop| matches!(futures::FutureExt::now_or_never(nop), Some(Ok(())))));
     assert_eq!(driver.slots_used(), 0);
+}
+
+/// Twenty tasks that want something of a kernel that answers at once: it gets the first of that before the last of them
+/// have run. One that has enough to do gets all in one turn.
+#[test]
+fn a_kernel_without_work_does_not_wait_for_the_last_task() {
+    for (has_work, batches) in [(false, vec![4; 5]), (true, vec![20])] {
+        let (runtime, script) = Runtime::builder().config(Config::default().pages(4)).build_scripted().unwrap();
+        let got = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&got);
+        script.play(move |script| {
+            let nops: Vec<_> = script.pending().into_iter().filter(|pending| pending.entry.opcode == NOP).collect();
+            // One alone is a turn of the test.
+            if nops.len() > 1 {
+                seen.borrow_mut().push(nops.len());
+            }
+            for nop in nops {
+                script.complete(nop.entry.user_data, 0);
+            }
+        });
+        let held: Vec<_> = (0..if has_work { 40 } else { 0 }).map(|_| pipe()).collect();
+        runtime.block_on(async {
+            let mut polls: Vec<_> = held.iter().map(|(reader, _)| ops::readable(reader)).collect();
+            for poll in &mut polls {
+                assert!(poll_once(poll).await.is_pending());
+            }
+            one_turn().await;
+            let tasks: Vec<_> = (0..20).map(|_| ringmain::spawn(ops::nop())).collect();
+            for task in tasks {
+                task.await.unwrap().unwrap();
+            }
+        });
+        assert_eq!(*got.borrow(), batches, "with work: {has_work}");
+    }
 }
 
 /// A name too long is found when the kernel prepares the entry, which ends a submission on kernels without

@@ -16,7 +16,7 @@ fn a_task_that_wakes_itself_runs_once_per_round() {
     });
     assert!(executor.has_ready());
     for round in 1..=3 {
-        assert_eq!(executor.run_some(64), 1);
+        assert_eq!(executor.run_some(64, || false), 1);
         assert_eq!(runs.get(), round);
     }
     assert!(!handle.is_finished());
@@ -30,9 +30,9 @@ fn a_round_runs_at_most_as_many_tasks_as_it_may_and_in_order() {
         let order = order.clone();
         executor.spawn(async move { order.borrow_mut().push(task) });
     }
-    assert_eq!(executor.run_some(3), 3);
+    assert_eq!(executor.run_some(3, || false), 3);
     assert_eq!(*order.borrow(), [0, 1, 2]);
-    assert_eq!(executor.run_some(3), 2);
+    assert_eq!(executor.run_some(3, || false), 2);
     assert!(!executor.has_ready());
     assert_eq!(*order.borrow(), [0, 1, 2, 3, 4]);
 }
@@ -248,4 +248,24 @@ fn a_waker_may_spawn_and_drop_inside_of_wake() {
             assert_eq!(spawned.await.unwrap(), 3);
         }
     });
+}
+
+#[test]
+fn a_round_that_is_told_to_end_leaves_the_rest_ready() {
+    let executor = Executor::new(Arc::new(Unpark::new().unwrap()));
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for number in 0..20 {
+        let order = Rc::clone(&order);
+        drop(executor.spawn(async move { order.borrow_mut().push(number) }));
+    }
+    let asked = Cell::new(0);
+    let tells = || {
+        asked.set(asked.get() + 1);
+        asked.get() == 2
+    };
+    assert_eq!(executor.run_some(64, tells), 8);
+    assert!(executor.has_ready());
+    assert_eq!(executor.run_some(64, || false), 12);
+    assert_eq!(*order.borrow(), (0..20).collect::<Vec<_>>());
+    executor.shutdown();
 }
