@@ -311,7 +311,8 @@ impl Driver {
     #[inline(never)]
     fn full_turn(&self, wait: Wait) -> io::Result<()> {
         let wait = self.trim_pages(wait);
-        self.prepare_turn();
+        // Foreign code may have woken somebody, which no completion says.
+        let wait = if self.prepare_turn() { Wait::No } else { wait };
         let mut core = self.core.borrow_mut();
         self.guest.turning.set(core.has_guest);
         let outcome = core.full_turn(wait, &self.metrics);
@@ -319,14 +320,16 @@ impl Driver {
         outcome
     }
 
-    /// What a turn may have to see to before it brings anything to the kernel.
+    /// What a turn may have to see to before it brings anything to the kernel. Whether foreign code has run.
     #[inline(never)]
-    fn prepare_turn(&self) {
+    fn prepare_turn(&self) -> bool {
         let mut core = self.core.borrow_mut();
+        let mut has_run = false;
         if let Some(waker) = core.wakers.forget_unused() {
             // Dropping a waker is foreign code.
             drop(core);
             drop(waker);
+            has_run = true;
             core = self.core.borrow_mut();
         }
         if self.has_unpark && core.armed.as_ref().is_none_or(|slot| !slot.is_active()) {
@@ -335,6 +338,7 @@ impl Driver {
             core = self.core.borrow_mut();
         }
         core.sync_table();
+        has_run
     }
 
     /// What a turn may leave, beside one task to be woken.

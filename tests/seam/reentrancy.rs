@@ -1,13 +1,14 @@
 //! Foreign code never runs while the driver is borrowed: each kind of it calls back into the driver.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 
 use futures::StreamExt;
 use ringmain::{
     Completion, Driver, Encoded, EncodedMultishot, Fd, Fill, Multishot, MultishotOperation, MultishotSqe, Operation,
-    PollFlags, Sqe, Submission, Wait, ops,
+    PollFlags, Runtime, Sqe, Submission, Wait, ops,
 };
 use std::os::fd::AsFd;
 
@@ -372,4 +373,36 @@ fn a_play_that_owns_handles_and_futures_goes_with_its_ring() {
     drop((entered, driver));
     let Poll::Ready((result, _bytes)) = poll(&mut read) else { panic!("its runtime has finished it") };
     assert_eq!(result.unwrap_err().raw_os_error(), Some(ECANCELED));
+}
+
+#[test]
+fn a_waker_whose_drop_wakes_ends_the_sleep_that_is_about_to_begin() {
+    let runtime = Runtime::builder().config(config()).build().unwrap();
+    let woken = Rc::new(Cell::new(false));
+    runtime.block_on(async {
+        let mut sleep = ringmain::sleep(HANG);
+        let mut nop = ops::nop();
+        let mut has_begun = false;
+        poll_fn(|cx| {
+            if !has_begun {
+                has_begun = true;
+                // Nothing but the runtime keeps this waker, once the operation is done: it goes before the next sleep.
+                let waker = HookedWaker { drop: run_once, ..HookedWaker::default() }.waker();
+                assert!(poll_with(&mut nop, &waker).is_pending());
+                drop(waker);
+                let (main, woken) = (cx.waker().clone(), Rc::clone(&woken));
+                once(move || {
+                    woken.set(true);
+                    main.wake_by_ref();
+                });
+            }
+            assert!(Pin::new(&mut sleep).poll(cx).is_pending(), "it slept; woken before: {}", woken.get());
+            if woken.get() {
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+        nop.await.unwrap();
+    });
 }
