@@ -566,9 +566,11 @@ impl Pump {
                 if self.source_was_ready && self.may_hide_bytes() {
                     return self.receive_instead(driver);
                 }
+                // A splice says so at urgent data as well.
+                let is_proven = matches!(self.work.carrier, Carrier::Buffer { .. });
+                self.emptied = if is_proven { Emptied::Proven } else { Emptied::No };
                 self.let_go();
                 self.work.choice.pause();
-                self.emptied = Emptied::Proven;
                 self.await_source()?;
             }
             (Hop::Out, Ok(0)) => return self.fail(hop, io::Error::from(io::ErrorKind::WriteZero)),

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use ringmain::ops::{self, Relay, net};
+use ringmain::ops::{self, Relay, RelayRoute, net};
 use ringmain::{Config, Driver, Opcode, Runtime};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -14,6 +14,7 @@ use crate::peers::{pattern, poll_once, reset, stays_pending, tcp_pair, turn, tur
 // `include/uapi/linux/io_uring.h`.
 const POLL_ADD: u8 = 6;
 const POLL_ADD_MULTI: u32 = 1;
+const SPLICE: u8 = 30;
 const CQE_F_MORE: u32 = 2;
 
 /// A relay whose polls stay armed, its streams, and the two peers.
@@ -35,6 +36,9 @@ fn prepare(relay: impl FnOnce(&net::TcpStream, &net::TcpStream) -> Relay) -> Arm
     for stream in [&client, &server] {
         stream.set_nonblocking(true).unwrap();
         stream.set_nodelay(true).unwrap();
+    }
+    for stream in [&a, &b] {
+        stream.set_nonblocking(true).unwrap();
     }
     let (a, b) = (net::TcpStream::from(a), net::TcpStream::from(b));
     let relay = relay(&a, &b);
@@ -171,6 +175,45 @@ fn a_message_as_large_as_the_room_is_no_proof_of_an_empty_source() {
                 armed.carry(b"small again").await;
             }
         }
+    });
+}
+
+#[test]
+fn a_splice_in_the_ring_is_no_proof_of_an_empty_source() {
+    without_hanging(|| {
+        let (runtime, script) = Runtime::builder().build_scripted().unwrap();
+        let ((_source, from), (to, _sink)) = (tcp_pair(), tcp_pair());
+        for stream in [&from, &to] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let (from, to) = (net::TcpStream::from(from), net::TcpStream::from(to));
+        runtime.block_on(async {
+            let mut forward = ops::forward(&from, &to).route(RelayRoute::Ring);
+            // A hop that fills the pipe, a source that is empty then, and small hops, each of which may have left something
+            // behind urgent data, or because the pipe was full of small pieces.
+            let again = -Errno::AGAIN.raw_os_error();
+            for (round, taken) in [1 << 16, again].into_iter().chain([5; 40]).enumerate() {
+                let hops = if taken > 0 { &[taken, taken][..] } else { &[taken] };
+                for &count in hops {
+                    loop {
+                        assert!(poll_once(&mut forward).await.is_none());
+                        turn().await;
+                        let Some(pending) = script.pending().into_iter().next() else { continue };
+                        let (key, entry) = (pending.entry.user_data, pending.entry);
+                        if entry.opcode == SPLICE {
+                            script.complete(key, count);
+                            break;
+                        }
+                        assert_eq!(
+                            (entry.opcode, entry.len),
+                            (POLL_ADD, 0),
+                            "asked whether there is something, in {round}"
+                        );
+                        script.complete(key, 1);
+                    }
+                }
+            }
+        });
     });
 }
 

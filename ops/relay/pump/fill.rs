@@ -29,6 +29,7 @@ impl Pump {
     /// Nothing is inside: one step from the source.
     pub(super) fn fill(&mut self, driver: &Driver) -> io::Result<()> {
         let plan = self.plan()?;
+        self.emptied = Emptied::No;
         let reason = match plan.splices {
             Ok(()) if plan.is_direct => return self.fill_direct(driver, plan),
             Ok(()) if self.route != RelayRoute::Auto => RouteReason::Forced,
@@ -51,7 +52,6 @@ impl Pump {
             return Ok(());
         }
         let Some(most) = self.allowance(driver, SPLICE_BYTES) else { return Ok(()) };
-        self.emptied = Emptied::No;
         let outcome = self.splice_now(driver, Hop::In, most);
         match outcome {
             Ok(count) if count > 0 && !plan.ring_out => self.splice_on(driver, count),
