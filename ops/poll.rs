@@ -136,6 +136,14 @@ impl Readiness {
             Wait::Change { answers, .. } => answers.cancel(),
         }
     }
+
+    /// Whether it has been handed to the runtime, and does not wait for another operation to end.
+    pub(super) fn is_in_flight(&self) -> bool {
+        match &self.wait {
+            Wait::Once(poll) => poll.is_in_flight(),
+            Wait::Change { answers, .. } => answers.is_in_flight(),
+        }
+    }
 }
 
 impl Future for Readiness {

@@ -385,6 +385,11 @@ impl<O: MultishotOperation> Multishot<O> {
     }
 
     /// As [`Submission`]'s.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        matches!(self.stage, Stage::InFlight { .. })
+    }
+
+    /// As [`Submission`]'s.
     #[inline]
     fn take_operation(&mut self) -> O {
         self.stage.finish();
@@ -498,7 +503,7 @@ impl<O: MultishotOperation> Drop for Multishot<O> {
 
 impl<O: MultishotOperation> fmt::Debug for Multishot<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Multishot").field("in_flight", &matches!(self.stage, Stage::InFlight { .. })).finish()
+        f.debug_struct("Multishot").field("in_flight", &self.is_in_flight()).finish()
     }
 }
 

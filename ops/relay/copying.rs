@@ -38,6 +38,13 @@ impl RingCopy {
         }
     }
 
+    pub(super) fn is_in_flight(&self) -> bool {
+        match self {
+            Self::Read(read) => read.is_in_flight(),
+            Self::Write(write) => write.is_in_flight(),
+        }
+    }
+
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<BufResult<Vec<u8>>> {
         let outcome = match self {
             Self::Read(read) => Pin::new(read).poll(cx),

@@ -115,6 +115,19 @@ enum Hop {
     Through,
 }
 
+impl Step {
+    /// Whether, being pending, this waits for operations that are in flight to make room for its own.
+    fn waits_for_room(&self) -> bool {
+        match self {
+            Self::AwaitSource(poll) | Self::AwaitSink(poll) => !poll.is_in_flight(),
+            Self::Ring(_, splice, _) => !splice.is_in_flight(),
+            Self::Copying(_, copy) => !copy.is_in_flight(),
+            Self::Permit(..) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Work {
     fn new() -> Self {
         Self { flow: Flow::default(), carrier: Carrier::Nothing, limiter: Limiter::default(), choice: Choice::new() }
@@ -271,6 +284,10 @@ impl Pump {
         {
             // The answer of a step that was told to stop is the stop itself.
             outcome = Poll::Ready(Ok(()));
+        }
+        if self.watch.is_armed() && outcome.is_pending() && self.step.waits_for_room() {
+            // It may be the watch that has the room.
+            self.watch.retire();
         }
         if self.watch.is_armed() && outcome.is_ready() {
             self.watch.leave();

@@ -2,12 +2,13 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use ringmain::ops::{self, Relay, RelayRoute, net};
 use ringmain::{Config, Driver, Opcode, Runtime};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, sockopt};
 
 use crate::peers::{pattern, poll_once, reset, stays_pending, tcp_pair, turn, turns, without_hanging};
 
@@ -79,6 +80,29 @@ impl Armed {
     async fn carry_back(&mut self, bytes: &[u8]) {
         self.server.write_all(bytes).unwrap();
         assert_eq!(expect(&mut self.relay, &self.client, bytes.len()).await, bytes);
+    }
+
+    /// Send more than the sinks take, in both directions and by small messages, then take it out.
+    async fn fill_up(&mut self) {
+        let bytes = pattern(3, 1000);
+        let mut written = [0; 2];
+        for _ in 0..1000 {
+            for (mut peer, written) in [&self.client, &self.server].into_iter().zip(&mut written) {
+                *written += peer.write(&bytes).unwrap();
+            }
+            assert!(poll_once(&mut self.relay).await.is_none());
+            turn().await;
+        }
+        // From both at once: a peer that takes nothing soon hears nothing either.
+        let mut read = [0; 2];
+        let mut room = [0; 4000];
+        while read != written {
+            assert!(poll_once(&mut self.relay).await.is_none());
+            turn().await;
+            for (mut peer, read) in [&self.server, &self.client].into_iter().zip(&mut read) {
+                *read += peer.read(&mut room).unwrap_or(0);
+            }
+        }
     }
 }
 
@@ -211,6 +235,28 @@ fn a_splice_in_the_ring_is_no_proof_of_an_empty_source() {
                         );
                         script.complete(key, 1);
                     }
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_poll_that_stays_armed_keeps_no_slot_from_its_own_direction() {
+    without_hanging(|| {
+        let config = Config::default().operations(2).ring_splices(1);
+        Runtime::builder().config(config).build().unwrap().block_on(async {
+            let mut armed = armed().await;
+            for (stream, peer) in [(armed.a.as_fd(), &armed.client), (armed.b.as_fd(), &armed.server)] {
+                sockopt::set_socket_send_buffer_size(stream, 32 * 1024).unwrap();
+                sockopt::set_socket_recv_buffer_size(peer, 64 * 1024).unwrap();
+            }
+            for _ in 0..3 {
+                assert_eq!(Driver::current().operations_active(), 2, "each direction waits by the poll that is armed");
+                armed.fill_up().await;
+                for _ in 0..60 {
+                    armed.carry(b"small").await;
+                    armed.carry_back(b"small").await;
                 }
             }
         });
