@@ -370,7 +370,7 @@ impl Driver {
         let timer = self.timers.next_deadline();
         let core = self.core.borrow();
         let cancel = (!core.outgoing.missed.is_empty()).then(|| core.ring.now() + CANCEL_MISSED_PAUSE);
-        timer.into_iter().chain(cancel).chain(self.pages.arena().next_trim()).min()
+        timer.into_iter().chain(cancel).chain(self.pages.arena().next_trim()).chain(self.lender.next_try()).min()
     }
 
     /// An eventfd that is readable when a turn has something to do: completions, wakes from other threads, and

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use crate::runtime::inflight::{Key, Slots};
 use crate::runtime::registry::{FixedBuf, Lease, Registry};
@@ -20,6 +21,9 @@ use crate::runtime::unpark::Unpark;
 /// The least that a stream may fall behind before it is paused, in items, however few buffers its group has: a pause and
 /// its end cost two entries.
 const ITEMS_MIN: usize = 16;
+
+/// When the kernel has refused a ring, nothing tells that it would take it now: how long until it is asked again.
+const LEND_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a completion says of lent memory.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +99,8 @@ struct State {
     lease: Option<Lease>,
     /// The kernel has the ring: neither it nor the buffers may be freed.
     is_with_kernel: bool,
+    /// When the kernel refused the ring last, while it has none.
+    refused_at: Option<Instant>,
 }
 
 /// One buffer, at the kernel.
@@ -151,6 +157,7 @@ impl Group {
             exhausted: false,
             lease: None,
             is_with_kernel: false,
+            refused_at: None,
             ring: Rc::new(ring),
         };
         Ok(Self {
@@ -241,7 +248,13 @@ impl Group {
     }
 
     /// As [`Lender::feed`](super::Lender::feed). Whether any slot still waits.
-    pub(super) fn feed(&self, slots: &Slots, queue: &mut dyn FnMut(Key), leave: &mut dyn FnMut(Left)) -> bool {
+    pub(super) fn feed(
+        &self,
+        ring: &mut Ring,
+        slots: &Slots,
+        queue: &mut dyn FnMut(Key),
+        leave: &mut dyn FnMut(Left),
+    ) -> bool {
         let mut state = self.state.borrow_mut();
         state.put_spare();
         state.spare.drain(..).map(Left::Buffer).for_each(&mut *leave);
@@ -249,6 +262,13 @@ impl Group {
         if state.starved.is_empty() {
             state.lease.take().map(Left::Lease).into_iter().for_each(leave);
             return false;
+        }
+        if !state.is_with_kernel {
+            // It is not asked in each turn, and that it refuses was said.
+            let is_early = state.next_try().is_some_and(|at| ring.now() < at);
+            if is_early || state.lend(ring, self.id, self.incremental).is_err() {
+                return true;
+            }
         }
         state.exhausted &= slots.has_lent(self.id);
         state.wait_for_pages(&self.registry, self.bytes, &self.returned);
@@ -302,12 +322,13 @@ impl Group {
 
     /// Give the kernel the ring, unless it has it: another one may have been refused when that was taken back.
     pub(super) fn lend_again(&self, ring: &mut Ring) -> io::Result<()> {
-        let mut state = self.state.borrow_mut();
-        if !state.is_with_kernel {
-            ring.lend(self.id, &state.ring, self.incremental)?;
-            state.is_with_kernel = true;
-        }
-        Ok(())
+        self.state.borrow_mut().lend(ring, self.id, self.incremental)
+    }
+
+    /// When slots wait for the kernel to take the ring: when it is asked again.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        let state = self.state.borrow();
+        if state.starved.is_empty() { None } else { state.next_try() }
     }
 
     /// Whether [`feed`](Self::feed) has something to do now.
@@ -318,7 +339,8 @@ impl Group {
             None => !state.vacant.is_empty(),
         };
         let is_over = state.exhausted && !slots.has_lent(self.id);
-        !state.spare.is_empty() || !state.starved.is_empty() && (state.turns() > 0 || may_lease || is_over)
+        let may_feed = state.is_with_kernel && !state.starved.is_empty();
+        !state.spare.is_empty() || may_feed && (state.turns() > 0 || may_lease || is_over)
     }
 
     /// As [`Lender::close`](super::Lender::close).
@@ -364,6 +386,21 @@ impl State {
         }
     }
 
+    fn lend(&mut self, ring: &mut Ring, id: u16, incremental: bool) -> io::Result<()> {
+        if self.is_with_kernel {
+            return Ok(());
+        }
+        self.refused_at = Some(ring.now());
+        ring.lend(id, &self.ring, incremental)?;
+        self.refused_at = None;
+        self.is_with_kernel = true;
+        Ok(())
+    }
+
+    fn next_try(&self) -> Option<Instant> {
+        self.refused_at?.checked_add(LEND_AGAIN)
+    }
+
     /// The kernel has let go of the ring, and so of every buffer in it.
     fn take_back(&mut self, leave: &mut dyn FnMut(Left)) {
         self.is_with_kernel = false;
@@ -379,6 +416,10 @@ impl State {
 
     fn refill(&mut self, registry: &Registry, bytes: usize) {
         self.put_spare();
+        // The kernel would not see them.
+        if !self.is_with_kernel {
+            return;
+        }
         // Who waits for pages gets them first, and then this group has a place in the queue itself.
         while self.lease.is_none()
             && !self.vacant.is_empty()

@@ -26,6 +26,7 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub(crate) use group::{Arrival, Group, Left};
 
@@ -105,6 +106,8 @@ pub(crate) struct Lender {
     groups: RefCell<Vec<(Asked, Rc<Group>)>>,
     /// Some slot waits for a buffer, or some group has buffers to give back.
     starving: Cell<bool>,
+    /// When a ring of buffers that the kernel refused, and that slots wait for, is to be given to it again.
+    next_try: Cell<Option<Instant>>,
     /// A group of whole buffers was made for one of incremental ones, and nobody has said so.
     fell_back: Cell<bool>,
 }
@@ -119,6 +122,7 @@ impl Lender {
             sizes,
             groups: RefCell::default(),
             starving: Cell::new(false),
+            next_try: Cell::new(None),
             fell_back: Cell::new(false),
         }
     }
@@ -182,6 +186,12 @@ impl Lender {
         self.starving.get()
     }
 
+    /// When [`feed`](Self::feed) will have something to do though nothing comes: a refused ring is tried again.
+    #[inline]
+    pub(crate) fn next_try(&self) -> Option<Instant> {
+        self.next_try.get()
+    }
+
     /// Whether [`feed`](Self::feed) has something to do now, and no completion need come first.
     pub(crate) fn is_due(&self, slots: &Slots) -> bool {
         let groups = self.groups.borrow();
@@ -196,13 +206,14 @@ impl Lender {
         let groups = self.groups.borrow();
         let mut starving = false;
         for (_, group) in &*groups {
-            starving |= group.feed(slots, queue, leave);
+            starving |= group.feed(ring, slots, queue, leave);
         }
         // Buffers that nobody receives into must not stand in the way of those that somebody waits for: a long one
         // needs its pages in one piece.
         if starving && groups.iter().any(|(_, group)| group.is_hungry()) {
             groups.iter().filter(|(_, group)| group.is_idle(slots)).for_each(|(_, group)| group.rest(ring, leave));
         }
+        self.next_try.set(groups.iter().filter_map(|(_, group)| group.next_try()).min());
         self.starving.set(starving);
     }
 
@@ -212,6 +223,7 @@ impl Lender {
         for (_, group) in std::mem::take(&mut *self.groups.borrow_mut()) {
             group.close(ring, leak, leave);
         }
+        self.next_try.set(None);
         self.starving.set(false);
     }
 

@@ -1,5 +1,6 @@
 //! Groups on a played kernel: whatever it names, nothing is believed that was not lent, and every page comes back.
 
+mod refused;
 mod waiting;
 
 use std::io;

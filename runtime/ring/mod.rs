@@ -163,10 +163,7 @@ impl Ring {
                 // `a_dropped_lent_receive_keeps_its_page_with_the_kernel`.
                 unsafe { ring.register_buffer_ring(buffers, id, incremental) }
             }
-            Self::Scripted(ring) => {
-                ring.lend(id, buffers, incremental);
-                Ok(())
-            }
+            Self::Scripted(ring) => ring.lend(id, buffers, incremental),
             Self::Closed => Err(io::Error::from_raw_os_error(libc::ECANCELED)),
         }
     }
@@ -175,10 +172,7 @@ impl Ring {
     pub(crate) fn unlend(&mut self, id: u16) -> io::Result<()> {
         match self {
             Self::Kernel(ring) => ring.unregister_buffer_ring(id),
-            Self::Scripted(ring) => {
-                ring.unlend(id);
-                Ok(())
-            }
+            Self::Scripted(ring) => ring.unlend(id),
             Self::Closed => Ok(()),
         }
     }

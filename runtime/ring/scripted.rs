@@ -17,7 +17,7 @@ use std::ptr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use lent::PlayedGroup;
+use lent::{PlayedGroup, RingsRefused};
 
 use super::{Cqe, Wait};
 use crate::runtime::abi;
@@ -80,6 +80,7 @@ struct Shared {
     held_tags: Option<Vec<u64>>,
     /// What the next registrations of memory answer.
     refusal: Option<i32>,
+    rings_refused: RingsRefused,
 }
 
 impl std::fmt::Debug for Shared {
@@ -235,6 +236,7 @@ impl ScriptedRing {
             tags: BTreeMap::new(),
             held_tags: None,
             refusal: None,
+            rings_refused: RingsRefused::default(),
         }));
         (Self { shared: Rc::clone(&shared) }, Script { shared })
     }

@@ -5,6 +5,7 @@
 //! into nothing that it was not lent.
 
 use std::collections::VecDeque;
+use std::io;
 use std::rc::Rc;
 
 use super::{Cqe, Script, ScriptedRing, Shared, write};
@@ -44,7 +45,34 @@ impl PlayedGroup {
     }
 }
 
+/// What the played kernel answers when it is given a ring of buffers, or is to give one back.
+#[derive(Debug, Default)]
+pub(super) struct RingsRefused {
+    lend: Option<i32>,
+    unlend: Option<i32>,
+    asked: u64,
+}
+
+impl RingsRefused {
+    fn answer(&mut self, refusal: Option<i32>) -> io::Result<()> {
+        self.asked += 1;
+        refusal.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+    }
+}
+
 impl Script {
+    /// Let the played kernel refuse to be lent rings of buffers, or to give them back, with these errnos from now on, or
+    /// take and give them again.
+    pub fn refuse_rings(&self, lend: Option<i32>, unlend: Option<i32>) {
+        let refused = &mut self.shared.borrow_mut().rings_refused;
+        (refused.lend, refused.unlend) = (lend, unlend);
+    }
+
+    /// How often the played kernel was given a ring of buffers or asked for one, refusals included.
+    pub fn rings_asked(&self) -> u64 {
+        self.shared.borrow().rings_refused.asked
+    }
+
     /// The buffers of the group that an entry names, as the played kernel has them, from front to back: number and length
     /// in bytes.
     ///
@@ -91,13 +119,21 @@ impl Script {
 }
 
 impl ScriptedRing {
-    pub(crate) fn lend(&mut self, id: u16, ring: &Rc<BufRing>, incremental: bool) {
+    pub(crate) fn lend(&mut self, id: u16, ring: &Rc<BufRing>, incremental: bool) -> io::Result<()> {
+        let mut shared = self.shared.borrow_mut();
+        let refusal = shared.rings_refused.lend;
+        shared.rings_refused.answer(refusal)?;
         let group = PlayedGroup { ring: Rc::clone(ring), incremental, seen: ring.tail(), buffers: VecDeque::new() };
-        self.shared.borrow_mut().groups.insert(id, group);
+        shared.groups.insert(id, group);
+        Ok(())
     }
 
-    pub(crate) fn unlend(&mut self, id: u16) {
-        self.shared.borrow_mut().groups.remove(&id);
+    pub(crate) fn unlend(&mut self, id: u16) -> io::Result<()> {
+        let mut shared = self.shared.borrow_mut();
+        let refusal = shared.rings_refused.unlend;
+        shared.rings_refused.answer(refusal)?;
+        shared.groups.remove(&id);
+        Ok(())
     }
 }
 
