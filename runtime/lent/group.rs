@@ -101,6 +101,8 @@ struct State {
     is_with_kernel: bool,
     /// When the kernel refused the ring last, while it has none.
     refused_at: Option<Instant>,
+    /// It could not rest, and nothing has come into its buffers since: it would be refused again.
+    is_restless: bool,
 }
 
 /// One buffer, at the kernel.
@@ -158,6 +160,7 @@ impl Group {
             lease: None,
             is_with_kernel: false,
             refused_at: None,
+            is_restless: false,
             ring: Rc::new(ring),
         };
         Ok(Self {
@@ -292,16 +295,17 @@ impl Group {
         !state.starved.is_empty() && state.lease.is_some()
     }
 
-    /// Whether it has buffers, and nobody to receive into them.
+    /// Whether it has buffers to give back, and nobody to receive into them.
     pub(super) fn is_idle(&self, slots: &Slots) -> bool {
         let state = self.state.borrow();
         let has_buffers = state.vacant.len() < state.places.len() || !state.set_aside.is_empty();
-        has_buffers && state.starved.is_empty() && !slots.has_lent(self.id)
+        has_buffers && !state.is_restless && state.starved.is_empty() && !slots.has_lent(self.id)
     }
 
     /// Give the buffers of an idle group back. Who receives next finds none, and waits for pages.
     pub(super) fn rest(&self, ring: &mut Ring, leave: &mut dyn FnMut(Left)) {
         let mut state = self.state.borrow_mut();
+        state.is_restless = true;
         // The kernel's own end of the ring cannot be moved back: the next one begins with a ring of its own.
         let fresh = match BufRing::new(state.ring.places()) {
             Ok(fresh) => fresh,
@@ -311,6 +315,7 @@ impl Group {
             Ok(()) => {
                 state.take_back(leave);
                 state.ring = Rc::new(fresh);
+                state.is_restless = false;
             }
             Err(error) => return leave(Left::Kept(error)),
         }
@@ -461,6 +466,7 @@ impl State {
             return false;
         };
         self.exhausted = false;
+        self.is_restless = false;
         let Ok(mut bytes) = usize::try_from(arrival.result) else {
             // A receive that failed names a buffer only if the kernel had chosen one. Whether that was put back into the
             // queue is not said.

@@ -89,3 +89,26 @@ fn a_ring_that_is_refused_when_its_group_has_rested_is_tried_again_each_second_f
     rig.turn();
     assert_eq!(brought(ready(rig.poll(&mut small))), b"small");
 }
+
+#[test]
+fn a_ring_that_the_kernel_keeps_is_asked_for_once_however_long_the_other_group_is_hungry() {
+    let rig = rig();
+    let (_long, _) = rig.hungry();
+    rig.script.refuse_rings(None, Some(libc::EINVAL));
+    let asked = rig.script.rings_asked();
+    for _ in 0..10 {
+        rig.turn();
+    }
+    assert_eq!(rig.script.rings_asked(), asked + 1);
+    assert!(!rig.driver.has_queued(), "a guest may sleep");
+    // Something has come into its buffer: it is another state, and is tried once more.
+    let (mut small, key) = rig.receive();
+    rig.script.complete_with_lent(key, b"small", 0);
+    rig.turn();
+    rig.script.refuse_rings(None, None);
+    drop(ready(rig.poll(&mut small)));
+    for _ in 0..3 {
+        rig.turn();
+    }
+    assert_eq!(rig.opcodes(), [abi::RECV], "the long one has its pages");
+}
