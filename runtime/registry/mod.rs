@@ -113,7 +113,8 @@ impl Registry {
     /// `new(pages)` - maps `pages` pages of 4096 bytes, all zero, that no ring has registered yet; it never grows.
     ///
     /// The memory is aligned for huge pages, and from 512 pages (2 MiB) on asks for them. No page is touched, so that
-    /// what is never leased and never registered costs address space only.
+    /// what is never leased and never registered costs address space, and the memory of the books: some 28 bytes for
+    /// each page, written at once.
     ///
     /// # Errors
     ///
