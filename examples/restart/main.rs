@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after an accept has failed, for want of descriptors mostly.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// How often who was here before is asked again, after a [`PAUSE`] each, when it is just ending.
+const ASKED_MAX: u32 = 20;
+
 /// What to do when the process before this one has ended, or gone on, while it was being replaced.
 const TOO_LATE: &str = "start this again";
 
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> io::Result<()> {
-    let (listener, old) = socket(options).await?;
+    let (listener, old) = socket(options, 0).await?;
     let control = bind_over(&options.control)?;
     say(&format!("listening on {}", listener.local_addr()?));
     if let Some(mut old) = old {
@@ -85,8 +88,9 @@ async fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// The listener: from the process before this one, or from who started this one, or a new one.
-async fn socket(options: &Options) -> io::Result<(TcpListener, Option<UnixStream>)> {
+/// The listener: from the process before this one, or from who started this one, or a new one. So often it has been
+/// `asked` for already.
+async fn socket(options: &Options, asked: u32) -> io::Result<(TcpListener, Option<UnixStream>)> {
     match UnixStream::connect(&options.control).await {
         Ok(old) => {
             // It may have to lose its patience with another one first.
@@ -96,8 +100,16 @@ async fn socket(options: &Options) -> io::Result<(TcpListener, Option<UnixStream
                     Err(io::Error::new(ErrorKind::TimedOut, format!("it gave nothing within {:?}", 2 * PATIENCE)))
                 }
             };
-            let received =
-                received.map_err(|error| told("take over from the process before this one", &error, TOO_LATE))?;
+            let received = match received {
+                // The one before was killed, and the kernel was about to close what its ring still had: ask again.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset && asked < ASKED_MAX => {
+                    ringmain::sleep(PAUSE).await;
+                    return Box::pin(socket(options, asked + 1)).await;
+                }
+                received => {
+                    received.map_err(|error| told("take over from the process before this one", &error, TOO_LATE))?
+                }
+            };
             let socket = received.descriptors.into_iter().next().map(InheritedSocket::new).transpose()?;
             return match socket {
                 Some(InheritedSocket::Tcp(listener)) => Ok((listener, Some(old))),
