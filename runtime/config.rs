@@ -261,7 +261,8 @@ impl Config {
         self
     }
 
-    /// Tasks polled between two visits to the kernel. Default 64.
+    /// The most tasks that are polled between two visits to the kernel; fewer where it has less to do than is queued for it.
+    /// Default 64.
     #[must_use]
     pub fn tasks_per_turn(mut self, tasks: u32) -> Config {
         self.tasks_per_turn = tasks;
