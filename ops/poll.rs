@@ -85,7 +85,7 @@ impl Operation for PollOnce {
     }
 
     fn decode(self, mut completion: Completion) -> io::Result<PollFlags> {
-        events(&mut completion)
+        completion.result().map(answered)
     }
 }
 
@@ -104,7 +104,7 @@ impl Signals {
         let fd = fd.clone();
         let wait = match self.0 {
             Some((asked, known)) if asked == events => {
-                Wait::Change { answers: Box::new(Multishot::new(PollEach { fd, events })), known: Some(known) }
+                Wait::Change { answers: Box::new(Multishot::new(PollEach::new(fd, events))), known: Some(known) }
             }
             _ => Wait::Once(Submission::new(PollOnce::new(fd, events))),
         };
@@ -168,7 +168,7 @@ impl Future for Readiness {
 }
 
 /// One poll for all that comes: it answers once if an event holds when it is armed, and after that each time that
-/// something happens, which is no promise that it holds still. What has been answered and not been looked at is one item.
+/// something happens, which is no promise that it holds still.
 #[derive(Debug)]
 pub(super) struct PollEach {
     fd: FdHold,
@@ -190,7 +190,7 @@ impl MultishotOperation for PollEach {
     }
 
     fn item(&self, mut completion: Completion) -> io::Result<PollFlags> {
-        events(&mut completion)
+        completion.result().map(answered)
     }
 }
 
@@ -204,6 +204,7 @@ fn refuse_hung_up(fd: &FdHold) -> io::Result<()> {
 }
 
 /// The kernel answers with events of 16 bits, whatever room the result has.
-fn events(completion: &mut Completion) -> io::Result<PollFlags> {
-    completion.result().map(|events| PollFlags::from_bits_retain(events as u16))
+#[inline]
+pub(super) fn answered(events: u32) -> PollFlags {
+    PollFlags::from_bits_retain(events as u16)
 }

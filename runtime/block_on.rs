@@ -1,8 +1,9 @@
 //! The runtime's loop: poll, run, turn; and its end.
 //!
 //! One pass polls the main future if it was woken, runs one round of ready tasks, and gives the ring one turn, which
-//! sleeps only if nothing is ready. A round ends early when the kernel has less to do than is queued for it. So a completion waits for at most one round, however busy the tasks are, and the
-//! tasks for at most one turn, however busy the ring is.
+//! sleeps only if nothing is ready. A round ends early when the kernel has less to do than is queued for it. So a
+//! completion waits for at most one round, however busy the tasks are, and the tasks for at most one turn, however busy
+//! the ring is.
 
 use std::fmt;
 use std::io;

@@ -37,7 +37,7 @@ pub(crate) struct Beside {
     pub(crate) creates: Creates,
     /// The descriptor a CLOSE takes with it; closed here if the kernel never does.
     pub(crate) closing: Option<OwnedFd>,
-    /// Regions of the registry that the entry lends, as (address, bytes).
+    /// Regions of the registry that the entry lends.
     flights: Vec<Span>,
     pub(crate) vectors: Vec<libc::iovec>,
     /// Who learns from what the notification of a zero-copy send says.

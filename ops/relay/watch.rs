@@ -30,7 +30,7 @@ use futures::stream::Stream;
 use rustix::event::PollFlags;
 use rustix::net::{SocketType, ipproto, sockopt};
 
-use crate::ops::poll::PollEach;
+use crate::ops::poll::{PollEach, answered};
 use crate::runtime::{Driver, FdHold, Multishot, Sleep, sleep_until};
 
 /// How often a source is waited for by a poll each before one stays armed: a short connection has nothing to gain, and
@@ -127,7 +127,7 @@ impl Watch {
         let Some(poll) = &mut self.poll else { return Poll::Ready(Ok(false)) };
         if let Some(seen) = poll.poll_events(cx.waker()) {
             return seen.map(|events| {
-                self.has_ended |= is_end(PollFlags::from_bits_retain(events as u16));
+                self.has_ended |= is_end(answered(events));
                 Ok(true)
             });
         }
